@@ -1,0 +1,189 @@
+//! `understudy guard`: may Kafka of one broker start on this host? Reads the ledger and nothing else.
+//!
+//! Whatever it cannot prove is a no. It is not asked while the agent itself starts Kafka by its own driver; where
+//! that driver starts a unit with this condition, the answer is yes as soon as the start is written down, which
+//! is after every proof.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use recovery::journal::{Direction, Entry, EpochJournal};
+use recovery::model::{BrokerId, Epoch, HostName, LedgerStanding, Orders, Outcome};
+use recovery::plan::Step;
+use recovery::ports::{Ledger, LedgerError, chain};
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::UsageError;
+use crate::cli::Global;
+use crate::config::Small;
+use crate::exit::Exit;
+use crate::output::{print, say};
+use crate::refusal::{Refusal, Refused};
+
+/// Between two attempts to read the ledger.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The answer where it is yes. A no is a [`Refused`].
+#[derive(Serialize)]
+struct Report {
+    broker: BrokerId,
+    host: HostName,
+    may_start: bool,
+    epoch: Epoch,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { broker, host, epoch, .. } = self;
+        write!(f, "Kafka may start: {host} owns broker {broker} (epoch {epoch}) and nobody else is at it")
+    }
+}
+
+pub(super) async fn run(global: &Global, broker: i32, wait: Duration) -> anyhow::Result<Exit> {
+    let config = Small::load(&global.config)?;
+    let (broker, host) = (BrokerId(broker), config.here);
+    let Some(home) = config.homes.get(&broker) else {
+        let why = format!("broker {broker} has no [[broker]] section in {}", global.config.display());
+        return Err(UsageError(why).into());
+    };
+    let ledger = config.ledger.open().map_err(|said| UsageError(said.join("; ")))?;
+    let (journals, orders) = read(ledger.as_ref(), broker, wait).await?;
+    let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
+    let epoch = case.may_start()?;
+    print(&Report { broker, host, may_start: true, epoch }, global.output)?;
+    Ok(Exit::Done)
+}
+
+/// Reads until it works or `wait` is over.
+async fn read(
+    ledger: &dyn Ledger,
+    broker: BrokerId,
+    wait: Duration,
+) -> Result<(Vec<EpochJournal>, Orders), Refused> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        let error = match once(ledger, broker).await {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        let why = chain(&error);
+        // What is damaged is not mended by waiting.
+        if begun.elapsed() + PAUSE > wait || matches!(error, LedgerError::Damaged { .. }) {
+            return Err(Refusal::LedgerUnreadable.because(format!(
+                "who owns broker {broker} cannot be read, so Kafka is not started: {why}. Repair the way to the \
+                 ledger, then start Kafka again"
+            )));
+        }
+        if !told {
+            say(format!("the ledger cannot be read; trying for {} s: {why}", wait.as_secs()));
+            told = true;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn once(ledger: &dyn Ledger, broker: BrokerId) -> Result<(Vec<EpochJournal>, Orders), LedgerError> {
+    // The orders first: a host that rejoins in between is then fenced, at worst, and asks again.
+    let orders = ledger.orders().await?;
+    Ok((ledger.all(broker).await?, orders))
+}
+
+/// Everything that the answer is made of.
+pub(super) struct Case<'a> {
+    pub(super) broker: BrokerId,
+    pub(super) home: &'a HostName,
+    pub(super) here: &'a HostName,
+    pub(super) journals: &'a [EpochJournal],
+    pub(super) orders: &'a Orders,
+}
+
+impl Case<'_> {
+    /// The epoch by which this host may start Kafka, or why it may not.
+    fn may_start(&self) -> Result<Epoch, Refused> {
+        let Self { broker, here, .. } = self;
+        let standing = LedgerStanding::after(self.home, self.journals);
+        let LedgerStanding { epoch, owner, writers, .. } = &standing;
+        if let Some(open) = self.journals.last().filter(|journal| journal.outcome().is_none()) {
+            self.open(open)?;
+        }
+        if owner != *here {
+            return Err(Refusal::NotOwner.because(format!(
+                "broker {broker} belongs to {owner} (epoch {epoch}), not to this host, {here}: keep Kafka off \
+                 here. `understudy rejoin` makes this host a standby"
+            )));
+        }
+        if let Some(other) = writers.iter().find(|host| *host != *here) {
+            return Err(Refusal::OtherWriter.because(format!(
+                "{other} may also be writing to broker {broker}, for its takeover has not ended: keep Kafka off \
+                 here, and run `understudy failover --broker {broker}` on the host that shall have it"
+            )));
+        }
+        if let Some(epoch) = self.fenced() {
+            return Err(Refusal::FencedHere.because(format!(
+                "this host, {here}, was fenced in epoch {epoch} of broker {broker} and nobody has lifted that: run \
+                 `understudy rejoin` here, then start Kafka again"
+            )));
+        }
+        Ok(*epoch)
+    }
+
+    /// An epoch that is open is ours only once it is we who have begun to start Kafka in it.
+    fn open(&self, journal: &EpochJournal) -> Result<(), Refused> {
+        let (broker, epoch, by) = (self.broker, journal.epoch, &journal.claim.by);
+        if by == self.here && start_is_begun(journal) {
+            return Ok(());
+        }
+        let why = if by == self.here {
+            format!(
+                "the agent of this host is at work on broker {broker} (epoch {epoch}) and starts Kafka itself: \
+                 leave it off"
+            )
+        } else {
+            format!(
+                "{by} is at work on broker {broker} (epoch {epoch}): keep Kafka off here. When that has ended and \
+                 `understudy status` still names this host as the owner, start Kafka again; else run `understudy \
+                 rejoin`"
+            )
+        };
+        Err(Refusal::EpochOpen.because(why))
+    }
+
+    /// The epoch that fenced this host, if nothing shows that the fence is gone: a recovery here, or a rejoin.
+    pub(super) fn fenced(&self) -> Option<Epoch> {
+        let rejoined = self.orders.rejoined().get(self.here).copied();
+        for journal in self.journals.iter().rev() {
+            let recovered = matches!(journal.outcome(), Some(Outcome::Recovered { .. }));
+            if recovered && journal.claim.plan.to == *self.here {
+                return None;
+            }
+            if let Some(at) = fenced_at(journal, self.here) {
+                return rejoined.is_none_or(|rejoined| rejoined <= at).then_some(journal.epoch);
+            }
+        }
+        None
+    }
+}
+
+/// Whether the start of Kafka is written down, which is after every proof.
+fn start_is_begun(journal: &EpochJournal) -> bool {
+    journal.records.iter().any(|record| match record.entry {
+        Entry::Started { step, direction: Direction::Forward } => {
+            matches!(journal.claim.plan.step(step), Some((_, Step::StartBroker { .. })))
+        }
+        _ => false,
+    })
+}
+
+/// When this epoch's takeover confirmed that it had fenced `host`.
+fn fenced_at(journal: &EpochJournal, host: &HostName) -> Option<Timestamp> {
+    journal.records.iter().rev().find_map(|record| match &record.entry {
+        Entry::Done { step, direction: Direction::Forward, .. } => match journal.claim.plan.step(*step) {
+            Some((_, Step::Fence { host: fenced, .. })) if fenced == host => Some(record.at),
+            _ => None,
+        },
+        _ => None,
+    })
+}

@@ -1,0 +1,118 @@
+//! One file a command. A command reads the world, makes one report, and ends with an exit code.
+
+mod check;
+mod failover;
+mod guard;
+mod history;
+mod order;
+mod rejoin;
+mod run;
+mod status;
+mod story;
+mod switchover;
+
+use std::fmt;
+use std::io::{BufRead, IsTerminal};
+use std::sync::Arc;
+
+use recovery::drivers::health_signal::storage_canary;
+use recovery::model::HostName;
+use recovery::ports::EventSink;
+use serde::Serialize;
+
+use crate::UsageError;
+use crate::cli::{Canary, Cli, Command, Global};
+use crate::config::{self, Config};
+use crate::evidence::propose;
+use crate::exit::Exit;
+use crate::output;
+use crate::telemetry::LogSink;
+use crate::world::World;
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps it from making its report; the configuration's problems as a [`config::ConfigError`].
+pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    match &cli.command {
+        Command::Version => return version(&cli.global),
+        // Reads no configuration: that may be on the very storage that stalls.
+        Command::Canary(Canary { dir, host }) => {
+            storage_canary::write(dir, &HostName(host.clone()))?;
+            return Ok(Exit::Done);
+        }
+        Command::ConfigReference => {
+            return Ok(output::print(&config::reference(), cli.global.output).map(|()| Exit::Done)?);
+        }
+        // A broker host has no more of a configuration than this needs.
+        Command::Guard { broker, wait } => return block_on(guard::run(&cli.global, *broker, *wait)),
+        _ => {}
+    }
+    let config = Config::load(&cli.global.config)?;
+    let global = &cli.global;
+    match cli.command {
+        Command::Run => block_on(run::run(config)),
+        Command::Failover(options) => block_on(failover::run(global, &options, &config)),
+        Command::Plan { broker } => block_on(plan(global, broker, &config)),
+        Command::Status => block_on(status::run(global, &config)),
+        Command::History { broker } => block_on(history::run(global, broker, &config)),
+        Command::Check => block_on(check::run(global, &config)),
+        Command::Switchover(options) => block_on(switchover::run(global, &options, &config)),
+        Command::Pause(options) => block_on(order::pause(global, options, &config)),
+        Command::Resume { broker } => block_on(order::resume(global, broker, &config)),
+        Command::Ack { broker, reason } => block_on(order::ack(global, broker, reason, &config)),
+        Command::Approve { broker, lasting } => block_on(order::approve(global, broker, lasting, &config)),
+        Command::Rejoin { yes } => block_on(rejoin::run(global, yes, &config)),
+        Command::Version | Command::Canary(_) | Command::ConfigReference | Command::Guard { .. } => {
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    // A thread that hangs on a dead mount must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// Asks a person. The answer is no unless it is a clear yes.
+///
+/// # Errors
+/// When nobody can be asked.
+fn agreed(question: &str) -> anyhow::Result<bool> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        let why = "nobody can be asked here, for standard input is not a terminal; add --yes to act without";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    output::say(format!("{question} [y/N]"));
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "understudy {}", self.version)
+    }
+}
+
+fn version(global: &Global) -> anyhow::Result<Exit> {
+    output::print(&Version { version: env!("CARGO_PKG_VERSION") }, global.output)?;
+    Ok(Exit::Done)
+}
+
+/// `understudy plan`: what a takeover would do. Acts on nothing.
+async fn plan(global: &Global, broker: i32, config: &Config) -> anyhow::Result<Exit> {
+    let events: Arc<dyn EventSink> = Arc::new(LogSink);
+    let proposal = propose(&World::build(config, events)?, broker).await?;
+    output::print(&proposal, global.output)?;
+    Ok(if proposal.objections.is_empty() { Exit::Done } else { Exit::Held })
+}

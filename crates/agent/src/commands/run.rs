@@ -1,0 +1,46 @@
+//! `understudy run`: the daemon.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use recovery::cycle::Cycle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::http;
+use crate::orders::Desk;
+use crate::socket;
+use crate::telemetry::{Fanout, LogSink, Metrics};
+use crate::world::World;
+
+/// Watches until SIGTERM or SIGINT. Neither a takeover under way nor a Kafka started here is touched by
+/// the end: the first stands in the ledger and is carried on at the next start, the second is adopted.
+pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
+    for warning in &config.warnings {
+        tracing::warn!(key = warning.key, "{}", warning.reason);
+    }
+    let listener = http::bind(config.listen).await?;
+    let socket = socket::bind(&config.socket)?;
+    let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let metrics = Arc::new(Metrics::default());
+    let events = Arc::new(Fanout(vec![Arc::new(LogSink), metrics.clone()]));
+    let world = World::build(&config, events)?;
+    let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
+    let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
+    let orders = tokio::spawn(socket::serve(socket, http::pages(status.clone(), metrics.clone()), desk));
+    let pages = tokio::spawn(http::serve(listener, status, metrics));
+    cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
+    pages.abort();
+    orders.abort();
+    Ok(Exit::Done)
+}
+
+async fn asked_to_stop(mut terminate: Signal, mut interrupt: Signal) {
+    let name = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "stopping; Kafka brokers that were started here run on");
+}

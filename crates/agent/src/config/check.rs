@@ -1,0 +1,447 @@
+//! Raw → checked. Every check notes what it finds and goes on, so that one run shows everything.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use recovery::drivers::address::AddressConfig;
+use recovery::drivers::broker_host::BrokerHostConfig;
+use recovery::drivers::cluster::kafka::ClusterConfig;
+use recovery::drivers::fence::FenceConfig;
+use recovery::drivers::health_signal::kafka_probe;
+use recovery::drivers::ledger::LedgerConfig;
+use recovery::drivers::storage::StorageConfig;
+use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, human};
+use recovery::policy::{Mode, Policy};
+
+use super::document::Document;
+use super::problem::Problem;
+use super::raw::{Raw, RawAgent, RawPolicy, RawStandby};
+use super::{BrokerConfig, Config, shape};
+
+/// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
+const SOCKET_PATH_LIMIT: usize = 107;
+
+/// Checks the whole file.
+///
+/// # Errors
+/// Every problem.
+pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
+    let mut check = Check { doc: Document::parse(text)?, warnings: Vec::new() };
+    shape::check(&mut check.doc, &schemars::schema_for!(Raw));
+    let mode: Option<Mode> = check.doc.read("mode");
+    let agent = check.agent();
+    let cluster = check.cluster();
+    let standby = check.standby();
+    let policy = check.policy(mode);
+    let ledger = check.ledger();
+    let (fences, names) = check.hosts();
+    let brokers = check.brokers();
+    check.homes_can_be_fenced(&brokers.homes, &names, mode);
+    let broker_host = check.broker_host(agent.as_ref(), &brokers);
+    let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
+    let canaries = check.canaries(policy.as_ref());
+    let Check { doc, warnings } = check;
+    let problems = doc.into_problems();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    // Whatever is missing has been noted, so that this is reached with everything there.
+    let (Some(agent), Some(policy), Some(cluster), Some(ledger), Some(broker_host)) =
+        (agent, policy, cluster, ledger, broker_host)
+    else {
+        return Err(problems);
+    };
+    let Some(listen) = agent.listen else { return Err(problems) };
+    let Brokers { brokers, drivers, .. } = brokers;
+    let topology = Topology {
+        here: agent.here,
+        known: brokers.keys().copied().collect(),
+        brokers,
+        fences: names,
+        controllers_known: !cluster.controllers.is_empty(),
+        standby,
+        peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
+    };
+    let (path, state_dir, socket) = (path.to_owned(), agent.state_dir, agent.socket);
+    let brokers = drivers;
+    Ok(Config {
+        path,
+        state_dir,
+        listen,
+        socket,
+        topology,
+        policy,
+        cluster,
+        ledger,
+        fences,
+        broker_host,
+        brokers,
+        peers,
+        canaries,
+        warnings,
+    })
+}
+
+/// The `[agent]` section.
+struct Agent {
+    here: HostName,
+    state_dir: PathBuf,
+    listen: Option<SocketAddr>,
+    socket: PathBuf,
+}
+
+pub(super) struct Check<'t> {
+    pub(super) doc: Document<'t>,
+    warnings: Vec<Problem>,
+}
+
+impl Check<'_> {
+    /// What a driver says about its section: each text is `key: what is wrong`. The key may also be one of a
+    /// section around it, such as the broker's `log_dirs`.
+    pub(super) fn driver(&mut self, section: &str, said: Vec<String>) {
+        for text in said {
+            let (key, reason) = match text.split_once(": ") {
+                Some((key, reason)) if !key.contains(' ') => (key, reason),
+                _ => {
+                    self.doc.problem(section, text, "");
+                    continue;
+                }
+            };
+            let around =
+                std::iter::successors(Some(section), |inner| inner.rsplit_once('.').map(|(outer, _)| outer));
+            let mut places = around.map(|outer| format!("{outer}.{key}")).chain([key.to_owned()]);
+            let place = places.find(|place| self.doc.has(place));
+            let place = place
+                .unwrap_or_else(|| format!("{section}.{}", key.trim_start_matches(&format!("{section}."))));
+            self.doc.problem(&place, reason, "");
+        }
+    }
+
+    fn absolute(&mut self, key: &str, path: &Path) {
+        if !path.is_absolute() {
+            self.doc.problem(key, "is not an absolute path", "begin it with `/`");
+        }
+    }
+
+    fn endpoint(&mut self, key: &str, text: &str) -> Option<Endpoint> {
+        text.parse().map_err(|error| self.doc.problem(key, format!("{error}"), "")).ok()
+    }
+
+    /// Host names stand in the ledger, in its paths and in what fences are told.
+    pub(super) fn host_name(&mut self, key: &str, name: &str) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
+            self.doc.problem(key, "is not a host name", "use letters, digits, `-`, `_` and `.`");
+        }
+    }
+
+    fn agent(&mut self) -> Option<Agent> {
+        let agent: RawAgent = self.doc.read("agent")?;
+        self.host_name("agent.host", &agent.host);
+        self.absolute("agent.state_dir", &agent.state_dir);
+        let listen = agent.listen.parse().ok();
+        if listen.is_none() {
+            self.doc.problem("agent.listen", "is not address:port", "write it as \"127.0.0.1:9095\"");
+        }
+        let key = if agent.socket.is_some() { "agent.socket" } else { "agent.state_dir" };
+        let socket = agent.socket.unwrap_or_else(|| agent.state_dir.join("agent.sock"));
+        self.absolute(key, &socket);
+        if socket.as_os_str().len() > SOCKET_PATH_LIMIT {
+            let reason = format!("makes a socket's path longer than {SOCKET_PATH_LIMIT} bytes");
+            self.doc.problem(key, reason, "set agent.socket to a shorter path, such as /run/understudy.sock");
+        }
+        Some(Agent { here: HostName(agent.host), state_dir: agent.state_dir, listen, socket })
+    }
+
+    fn cluster(&mut self) -> Option<ClusterConfig> {
+        let cluster: ClusterConfig = self.doc.read("cluster")?;
+        self.driver("cluster", cluster.problems());
+        Some(cluster)
+    }
+
+    fn standby(&mut self) -> Standby {
+        let raw: RawStandby = self.doc.read("standby").unwrap_or_default();
+        if raw.max_brokers == 0 {
+            let remedy = "set it to 1 or more; `mode = \"observe\"` is for an agent that only watches";
+            self.doc.problem("standby.max_brokers", "would never allow a takeover", remedy);
+        }
+        Standby { rank: raw.rank, rack: raw.rack, max_brokers: raw.max_brokers }
+    }
+
+    fn policy(&mut self, mode: Option<Mode>) -> Option<Policy> {
+        let raw: RawPolicy = self.doc.read("policy").unwrap_or_default();
+        self.long_enough("host_down_after", raw.host_down_after, kafka_probe::PERIOD * 3, "three probes");
+        self.long_enough("hung_after", raw.hung_after, raw.host_down_after, "host_down_after");
+        self.long_enough(
+            "process_down_after",
+            raw.process_down_after,
+            raw.host_down_after,
+            "host_down_after",
+        );
+        let one_fetch = Duration::from_millis(500);
+        let fetch = "the longest silence of a live broker";
+        self.long_enough("controller_silent_for", raw.controller_silent_for, one_fetch, fetch);
+        // The slowest signal looks every 500 ms and may take a second.
+        self.long_enough(
+            "stale_after",
+            raw.stale_after,
+            kafka_probe::PERIOD * 6,
+            "what the slowest signal needs",
+        );
+        let beats = recovery::execute::HEARTBEAT * 3;
+        self.long_enough(
+            "claim_silent_after",
+            raw.claim_silent_after,
+            beats,
+            "three of a claimant's heartbeats",
+        );
+        let never = [
+            ("max_brokers_down", raw.max_brokers_down),
+            ("max_percent_down", usize::from(raw.max_percent_down)),
+            ("takeovers_per_broker", raw.takeovers_per_broker),
+            ("takeovers_per_cluster", raw.takeovers_per_cluster),
+        ];
+        for (name, _) in never.iter().filter(|(_, value)| *value == 0) {
+            let key = format!("policy.{name}");
+            self.doc.problem(&key, "would never allow a takeover", "set it to 1 or more");
+        }
+        Some(Policy {
+            mode: mode?,
+            host_down_after: raw.host_down_after,
+            hung_after: raw.hung_after,
+            process_down_after: raw.process_down_after,
+            controller_silent_for: raw.controller_silent_for,
+            max_brokers_down: raw.max_brokers_down,
+            max_percent_down: raw.max_percent_down,
+            stale_after: raw.stale_after,
+            claim_silent_after: raw.claim_silent_after,
+            restart_after: raw.restart_after,
+            restart_tries: raw.restart_tries,
+            restart_window: raw.restart_window,
+            takeovers_per_broker: raw.takeovers_per_broker,
+            takeovers_per_cluster: raw.takeovers_per_cluster,
+            budget_window: raw.budget_window,
+            step_in_after: raw.step_in_after,
+        })
+    }
+
+    fn long_enough(&mut self, name: &str, value: Duration, least: Duration, what: &str) {
+        if value < least {
+            let reason = format!("is shorter than {what} ({})", human(least));
+            let least = humantime::format_duration(least);
+            self.doc.problem(&format!("policy.{name}"), reason, format!("set it to \"{least}\" or more"));
+        }
+    }
+
+    fn ledger(&mut self) -> Option<LedgerConfig> {
+        let ledger: LedgerConfig = self.doc.read("ledger")?;
+        if let Err(said) = ledger.open() {
+            self.driver("ledger", said);
+        }
+        Some(ledger)
+    }
+
+    fn hosts(&mut self) -> (BTreeMap<HostName, Vec<FenceConfig>>, BTreeMap<HostName, Vec<String>>) {
+        let (mut fences, mut names) = (BTreeMap::new(), BTreeMap::new());
+        for i in 0..self.doc.len("host") {
+            let key = format!("host[{i}].name");
+            let (ladder, drivers) = self.ladder(&format!("host[{i}].fence"));
+            let Some(name): Option<String> = self.doc.read(&key) else { continue };
+            self.host_name(&key, &name);
+            let name = HostName(name);
+            names.insert(name.clone(), drivers);
+            if fences.insert(name, ladder).is_some() {
+                let remedy = "one [[host]] section a host; several [[host.fence]] are tried in order";
+                self.doc.problem(&key, "has a section already", remedy);
+            }
+        }
+        (fences, names)
+    }
+
+    fn ladder(&mut self, key: &str) -> (Vec<FenceConfig>, Vec<String>) {
+        let (mut ladder, mut drivers) = (Vec::new(), Vec::new());
+        for i in 0..self.doc.len(key) {
+            let section = format!("{key}[{i}]");
+            // One that cannot be read counts as there: that it is missing would be wrong.
+            drivers.push(section.clone());
+            let Some(fence): Option<FenceConfig> = self.doc.read(&section) else { continue };
+            match fence.clone().build() {
+                Ok(driver) => drivers[i] = driver.name().to_owned(),
+                Err(said) => self.driver(&section, said),
+            }
+            ladder.push(fence);
+        }
+        (ladder, drivers)
+    }
+
+    fn brokers(&mut self) -> Brokers {
+        let mut all = Brokers::default();
+        let mut taken = Taken::default();
+        for i in 0..self.doc.len("broker") {
+            let section = format!("broker[{i}]");
+            let home: Option<String> = self.doc.read(&format!("{section}.home"));
+            let home = home.inspect(|home| self.host_name(&format!("{section}.home"), home)).map(HostName);
+            all.homes.extend(home.clone().map(|home| (section.clone(), home)));
+            let Some((broker, drivers)) = self.broker(&section, home, &mut taken) else { continue };
+            all.sections.insert(broker.id, section);
+            all.drivers.insert(broker.id, drivers);
+            all.brokers.insert(broker.id, broker);
+        }
+        if self.doc.len("broker") == 0 {
+            let remedy = "add a [[broker]] section for each broker that this host may take over";
+            self.doc.problem("broker", "no broker is guarded", remedy);
+        }
+        all
+    }
+
+    /// Each key is read by itself, so that every one is checked whatever is wrong with the others.
+    fn broker(
+        &mut self,
+        section: &str,
+        home: Option<HostName>,
+        taken: &mut Taken,
+    ) -> Option<(Broker, BrokerConfig)> {
+        let at = |name: &str| format!("{section}.{name}");
+        let id = self.doc.read(&at("id")).map(BrokerId);
+        if let Some(id) = id {
+            self.once(&mut taken.values, at("id"), format!("id {id}"));
+            if id.0 < 0 {
+                self.doc.problem(&at("id"), "is not a node id", "use the broker's node.id, 0 or more");
+            }
+        }
+        let listener: Option<String> = self.doc.read(&at("listener"));
+        let listener = listener.and_then(|text| self.endpoint(&at("listener"), &text));
+        if let Some(listener) = &listener {
+            self.once(&mut taken.values, at("listener"), format!("listener {listener}"));
+        }
+        let address: Option<AddressConfig> = self.doc.read(&at("address"));
+        if let Some(address) = &address {
+            self.address(section, address, listener.as_ref(), taken);
+        }
+        let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
+        let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
+        if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
+            && let Err(said) = storage.clone().build(log_dirs.clone())
+        {
+            self.driver(&at("storage"), said);
+        }
+        for (i, dir) in log_dirs.iter().flatten().enumerate() {
+            self.log_dir(format!("{section}.log_dirs[{i}]"), dir, taken);
+        }
+        let properties = self.doc.read(&at("properties")).unwrap_or_default();
+        let moved = address.as_ref().map(|address| address.address().to_owned());
+        let broker = Broker {
+            id: id?,
+            home: home?,
+            listener: listener?,
+            log_dirs: log_dirs?,
+            address: moved,
+            racks: self.doc.read(&at("racks")).unwrap_or_default(),
+        };
+        Some((broker, BrokerConfig { address, storage: storage?, properties }))
+    }
+
+    fn address(
+        &mut self,
+        section: &str,
+        address: &AddressConfig,
+        listener: Option<&Endpoint>,
+        taken: &mut Taken,
+    ) {
+        let (key, moved) = (format!("{section}.address.address"), address.address());
+        self.once(&mut taken.values, key, format!("address {moved}"));
+        if let Err(said) = address.clone().build() {
+            self.driver(&format!("{section}.address"), said);
+        }
+        self.listener_is_moved(&format!("{section}.listener"), listener, moved);
+    }
+
+    fn log_dir(&mut self, key: String, dir: &Path, taken: &mut Taken) {
+        let other = taken.dirs.iter().find(|(d, _)| d.starts_with(dir) || dir.starts_with(d));
+        if let Some((_, other)) = other.cloned() {
+            self.twice(&key, &other);
+        }
+        taken.dirs.push((dir.to_owned(), key));
+    }
+
+    fn once(&mut self, taken: &mut BTreeMap<String, String>, key: String, value: String) {
+        match taken.get(&value).cloned() {
+            Some(other) => self.twice(&key, &other),
+            None => drop(taken.insert(value, key)),
+        }
+    }
+
+    fn twice(&mut self, key: &str, other: &str) {
+        self.doc.problem(key, format!("is taken by {other}"), "two brokers cannot share it");
+    }
+
+    /// Clients reach the broker at its listener: it must be what moves. A name is resolved by `check`.
+    fn listener_is_moved(&mut self, key: &str, listener: Option<&Endpoint>, moved: &str) {
+        let moved = moved.split('/').next().unwrap_or_default();
+        let listener = listener.and_then(|listener| listener.host.parse::<std::net::IpAddr>().ok());
+        if let (Some(listener), Ok(moved)) = (listener, moved.parse::<std::net::IpAddr>())
+            && listener != moved
+        {
+            let reason = format!("is not on the address that moves ({moved})");
+            self.doc.problem(key, reason, "clients would not find the broker after a takeover");
+        }
+    }
+
+    fn broker_host(&mut self, agent: Option<&Agent>, all: &Brokers) -> Option<BrokerHostConfig> {
+        let config: BrokerHostConfig = self.doc.read("broker_host")?;
+        let Agent { here, state_dir, .. } = agent?;
+        let identities = super::identities(&all.brokers, &all.drivers);
+        let said = config.clone().build(here.clone(), state_dir.clone(), identities);
+        for text in said.err().into_iter().flatten() {
+            // What it says of one broker begins with "broker 1: ".
+            let of = text.strip_prefix("broker ").and_then(|rest| rest.split_once(": "));
+            let of = of.and_then(|(id, rest)| Some((all.sections.get(&BrokerId(id.parse().ok()?))?, rest)));
+            match of {
+                Some((section, rest)) => self.driver(section, vec![rest.to_owned()]),
+                None => self.driver("broker_host", vec![text]),
+            }
+        }
+        Some(config)
+    }
+
+    /// Without a fence nothing could be proven, and so nothing started.
+    fn homes_can_be_fenced(
+        &mut self,
+        homes: &[(String, HostName)],
+        fences: &BTreeMap<HostName, Vec<String>>,
+        mode: Option<Mode>,
+    ) {
+        for (section, home) in homes {
+            if fences.get(home).is_some_and(|ladder| !ladder.is_empty()) {
+                continue;
+            }
+            let reason = "has no fence, so a takeover from it could never be proven safe".to_owned();
+            let remedy = format!("add a [[host]] with name = \"{home}\" and a [[host.fence]]");
+            let problem = self.doc.describe(&format!("{section}.home"), reason, remedy);
+            match mode {
+                Some(Mode::Observe) => self.warnings.push(problem),
+                _ => self.doc.note(problem),
+            }
+        }
+    }
+}
+
+/// What only one broker can have.
+#[derive(Default)]
+struct Taken {
+    values: BTreeMap<String, String>,
+    dirs: Vec<(PathBuf, String)>,
+}
+
+/// The `[[broker]]` sections: what could be read of each.
+#[derive(Default)]
+struct Brokers {
+    brokers: BTreeMap<BrokerId, Broker>,
+    drivers: BTreeMap<BrokerId, BrokerConfig>,
+    /// Where each stands in the file.
+    sections: BTreeMap<BrokerId, String>,
+    /// Every section that names a home.
+    homes: Vec<(String, HostName)>,
+}

@@ -1,0 +1,101 @@
+//! The configuration: one TOML file, read and checked as a whole before anything starts.
+
+mod check;
+mod document;
+mod problem;
+mod raw;
+mod reference;
+mod shape;
+mod signals;
+mod small;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use recovery::drivers::address::AddressConfig;
+use recovery::drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
+use recovery::drivers::cluster::kafka::ClusterConfig;
+use recovery::drivers::fence::FenceConfig;
+use recovery::drivers::health_signal::peer::PeerConfig;
+use recovery::drivers::health_signal::storage_canary::CanaryConfig;
+use recovery::drivers::ledger::LedgerConfig;
+use recovery::drivers::storage::StorageConfig;
+use recovery::model::{Broker, BrokerId, HostName, Topology};
+use recovery::policy::Policy;
+
+pub use problem::{ConfigError, Problem};
+pub use reference::{Reference, reference};
+pub use small::Small;
+
+/// The checked configuration: what is in it fits together.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file.
+    pub path: PathBuf,
+    /// A local directory for small files.
+    pub state_dir: PathBuf,
+    /// Where the agent answers.
+    pub listen: SocketAddr,
+    /// The Unix socket where root gives orders.
+    pub socket: PathBuf,
+    /// What deciding and planning need.
+    pub topology: Topology,
+    /// When the agent may act.
+    pub policy: Policy,
+    /// The Kafka cluster.
+    pub cluster: ClusterConfig,
+    /// The ledger.
+    pub ledger: LedgerConfig,
+    /// The fences of every host, in order.
+    pub fences: BTreeMap<HostName, Vec<FenceConfig>>,
+    /// How Kafka is run here.
+    pub broker_host: BrokerHostConfig,
+    /// The drivers of every guarded broker.
+    pub brokers: BTreeMap<BrokerId, BrokerConfig>,
+    /// The agents that are asked what they see.
+    pub peers: Vec<PeerConfig>,
+    /// Where this host tries to write.
+    pub canaries: Vec<CanaryConfig>,
+    /// What is allowed and probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// The drivers of one guarded broker.
+#[derive(Debug, Clone)]
+pub struct BrokerConfig {
+    /// How its address moves here.
+    pub address: Option<AddressConfig>,
+    /// How its log dirs come here.
+    pub storage: StorageConfig,
+    /// What differs from the template, by Kafka's own names.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    /// Every problem in it, at once.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks `text`, the contents of the file at `path`.
+    ///
+    /// # Errors
+    /// Every problem in it, at once.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        check::check(path, text).map_err(|problems| ConfigError::new(path, problems))
+    }
+}
+
+/// What makes a Kafka process one of `brokers`.
+pub(crate) fn identities(
+    brokers: &BTreeMap<BrokerId, Broker>,
+    drivers: &BTreeMap<BrokerId, BrokerConfig>,
+) -> Vec<BrokerIdentity> {
+    let properties = |id| drivers.get(id).map(|driver| driver.properties.clone()).unwrap_or_default();
+    brokers.iter().map(|(id, broker)| BrokerIdentity::of(broker, properties(id))).collect()
+}

@@ -1,0 +1,62 @@
+//! The `[[peer]]` and `[[canary]]` sections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use recovery::drivers::health_signal::peer::PeerConfig;
+use recovery::drivers::health_signal::storage_canary::CanaryConfig;
+use recovery::model::{BrokerId, HostName};
+use recovery::policy::Policy;
+
+use super::check::Check;
+
+impl Check<'_> {
+    pub(super) fn peers(&mut self, here: Option<&HostName>) -> Vec<PeerConfig> {
+        let mut hosts = BTreeMap::new();
+        let mut peers = Vec::new();
+        for i in 0..self.doc.len("peer") {
+            let section = format!("peer[{i}]");
+            let key = format!("{section}.host");
+            let Some(peer): Option<PeerConfig> = self.doc.read(&section) else { continue };
+            self.host_name(&key, &peer.host);
+            if here.is_some_and(|here| here.0 == peer.host) {
+                let remedy = "name other hosts only: this agent would agree with itself";
+                self.doc.problem(&key, "is this host", remedy);
+            }
+            if let Some(other) = hosts.insert(peer.host.clone(), key.clone()) {
+                self.doc.problem(&key, format!("is {other} as well"), "one [[peer]] section a host");
+            }
+            self.driver(&section, peer.problems());
+            peers.push(peer);
+        }
+        peers
+    }
+
+    pub(super) fn canaries(&mut self, policy: Option<&Policy>) -> Vec<CanaryConfig> {
+        let ids = (0..self.doc.len("broker")).map(|i| format!("broker[{i}].id"));
+        let guarded: BTreeSet<BrokerId> = ids.filter_map(|key| self.doc.read(&key)).collect();
+        // Without a policy that could be read its problem is told, and there is nothing to compare with.
+        let stale_after = policy.map_or(Duration::MAX, |policy| policy.stale_after);
+        let log_dirs = (0..self.doc.len("broker")).map(|i| format!("broker[{i}].log_dirs"));
+        let log_dirs: Vec<Vec<PathBuf>> = log_dirs.filter_map(|key| self.doc.read(&key)).collect();
+        let mut dirs = BTreeMap::new();
+        let mut canaries = Vec::new();
+        for i in 0..self.doc.len("canary") {
+            let section = format!("canary[{i}]");
+            let Some(canary): Option<CanaryConfig> = self.doc.read(&section) else { continue };
+            let key = format!("{section}.dir");
+            if let Some(other) = dirs.insert(canary.dir.clone(), key.clone()) {
+                let remedy = "name all its brokers in one [[canary]] section";
+                self.doc.problem(&key, format!("is {other} as well"), remedy);
+            }
+            if let Some(log_dir) = log_dirs.iter().flatten().find(|log_dir| canary.dir.starts_with(log_dir)) {
+                let reason = format!("is in the log dir {}", log_dir.display());
+                self.doc.problem(&key, reason, "give it a directory of its own beside the log dirs");
+            }
+            self.driver(&section, canary.problems(&guarded, stale_after));
+            canaries.push(canary);
+        }
+        canaries
+    }
+}

@@ -1,0 +1,90 @@
+//! What a broker host needs for `guard`: a small part of the same file. The rest may be there or not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use recovery::drivers::ledger::LedgerConfig;
+use recovery::model::{BrokerId, HostName};
+
+use super::document::Document;
+use super::problem::{ConfigError, Problem};
+
+/// `[agent] host`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
+#[derive(Debug, Clone)]
+pub struct Small {
+    /// This host.
+    pub here: HostName,
+    /// The ledger.
+    pub ledger: LedgerConfig,
+    /// The brokers, each with the host that owns it until the ledger says otherwise.
+    pub homes: BTreeMap<BrokerId, HostName>,
+}
+
+impl Small {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// Every problem in the part that is needed.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Self::parse(&text).map_err(|problems| ConfigError::new(path, problems))
+    }
+
+    fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let mut doc = Document::parse(text)?;
+        let brokers = doc.len("broker");
+        let ids = (0..brokers).flat_map(|i| [format!("broker[{i}].id"), format!("broker[{i}].home")]);
+        let needed = ["agent.host", "ledger.driver"].map(str::to_owned).into_iter().chain(ids);
+        for key in needed.filter(|key| !doc.has(key)).collect::<Vec<_>>() {
+            doc.problem(&key, "is missing", "see docs/configuration.md");
+        }
+        if brokers == 0 {
+            let remedy = "add a [[broker]] with the id and the home of each broker of this host";
+            doc.problem("broker", "no broker is named", remedy);
+        }
+        let here: Option<String> = doc.read("agent.host");
+        let ledger: Option<LedgerConfig> = doc.read("ledger");
+        for said in ledger.as_ref().and_then(|ledger| ledger.open().err()).into_iter().flatten() {
+            let (key, reason) = said.split_once(": ").unwrap_or(("", &said));
+            doc.problem(&format!("ledger.{key}"), reason, "");
+        }
+        let mut homes = BTreeMap::new();
+        for i in 0..brokers {
+            let (id, home) = (doc.read(&format!("broker[{i}].id")), doc.read(&format!("broker[{i}].home")));
+            homes.extend(id.map(BrokerId).zip(home.map(HostName)));
+        }
+        match (here, ledger, doc.into_problems()) {
+            (Some(here), Some(ledger), problems) if problems.is_empty() => {
+                Ok(Self { here: HostName(here), ledger, homes })
+            }
+            (_, _, problems) => Err(problems),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "[agent]\nhost = \"kafka-1\"\n[ledger]\ndriver = \"file\"\ndir = \"/mnt/l\"\n[[broker]]\n\
+                         id = 1\nhome = \"kafka-1\"\n";
+
+    #[test]
+    fn three_sections_are_enough_and_the_rest_is_ignored() {
+        let small = Small::parse(SMALL).unwrap();
+        assert_eq!(small.here, "kafka-1".into());
+        assert_eq!(small.homes, BTreeMap::from([(BrokerId(1), "kafka-1".into())]));
+        let more = format!("{SMALL}log_dirs = 7\n[policy]\nhung_after = \"soon\"\n");
+        assert!(Small::parse(&more).is_ok());
+    }
+
+    #[test]
+    fn whatever_of_them_is_missing_is_told_at_once() {
+        let problems = Small::parse("[agent]\n[[broker]]\nid = \"one\"\n").unwrap_err();
+        let mut keys: Vec<_> = problems.iter().map(|p| p.key.as_str()).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["agent.host", "broker[0].home", "broker[0].id", "ledger.driver"]);
+        let relative = SMALL.replace("/mnt/l", "l");
+        assert_eq!(Small::parse(&relative).unwrap_err()[0].key, "ledger.dir");
+    }
+}

@@ -1,0 +1,134 @@
+//! The agent's own HTTP: liveness, readiness, metrics, status, and the view for its peers. Reads only.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use jiff::Timestamp;
+use recovery::status::Status;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::telemetry::Metrics;
+
+/// The decision loop counts as hung when its last snapshot is older than this. It ticks ten times a second.
+const LIVE_WITHIN: Duration = Duration::from_secs(5);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What `/v1/status` answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatusPage {
+    /// Version of the agent that answers.
+    pub version: String,
+    /// The snapshot of its last tick.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// Where the pages come from.
+#[derive(Clone)]
+struct Source {
+    status: watch::Receiver<Status>,
+    metrics: Arc<Metrics>,
+}
+
+/// Binds `listen`, so that a port in use is found before anything else starts.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.with_context(|| {
+        format!(
+            "cannot listen on {listen} (agent.listen); another agent may be running here, or the address is \
+             not on this host"
+        )
+    })
+}
+
+/// Answers requests until the task is dropped.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    status: watch::Receiver<Status>,
+    metrics: Arc<Metrics>,
+) -> std::io::Result<()> {
+    axum::serve(listener, pages(status, metrics)).await
+}
+
+/// The pages that can be read, wherever they are served.
+pub(crate) fn pages(status: watch::Receiver<Status>, metrics: Arc<Metrics>) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_page))
+        .route("/v1/status", get(status_page))
+        .route("/v1/view", get(view_page))
+        .with_state(Source { status, metrics })
+}
+
+/// Whether the decision loop turns.
+async fn livez(State(source): State<Source>) -> Response {
+    let at = source.status.borrow().at;
+    verdict(not_ticking(at, Timestamp::now()).into_iter().collect())
+}
+
+/// Whether the agent could decide now.
+async fn readyz(State(source): State<Source>) -> Response {
+    let status = source.status.borrow().clone();
+    let mut missing: Vec<String> = not_ticking(status.at, Timestamp::now()).into_iter().collect();
+    if !status.ledger_read {
+        missing.push("the ledger has not been read lately".to_owned());
+    }
+    if !status.metadata_read {
+        missing.push("no surviving broker gave its broker list lately".to_owned());
+    }
+    verdict(missing)
+}
+
+fn not_ticking(at: Option<Timestamp>, now: Timestamp) -> Option<String> {
+    let Some(at) = at else { return Some("no decision has been made yet".to_owned()) };
+    let age = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+    (age > LIVE_WITHIN).then(|| format!("the last decision was made {} s ago", age.as_secs()))
+}
+
+fn verdict(missing: Vec<String>) -> Response {
+    if missing.is_empty() {
+        return "ok\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response()
+}
+
+async fn metrics_page(State(source): State<Source>) -> Response {
+    let status = source.status.borrow().clone();
+    match source.metrics.text(&status) {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn status_page(State(source): State<Source>) -> Json<StatusPage> {
+    let status = source.status.borrow().clone();
+    Json(StatusPage { version: env!("CARGO_PKG_VERSION").to_owned(), status })
+}
+
+/// What this agent sees, for its peers. An agent that no longer looks must not be taken for one that does.
+async fn view_page(State(source): State<Source>) -> Response {
+    let (at, view) = {
+        let status = source.status.borrow();
+        (status.at, status.view.clone())
+    };
+    match (not_ticking(at, Timestamp::now()), view) {
+        (None, Some(view)) => Json(view).into_response(),
+        (why, _) => verdict(vec![why.unwrap_or_else(|| "there is no view yet".to_owned())]),
+    }
+}

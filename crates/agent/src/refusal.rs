@@ -1,0 +1,107 @@
+//! Why a command did not do what it was asked to: typed, and each with its section in the runbook.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The page with a section for each of them, under its label.
+pub const RUNBOOK: &str = "docs/runbooks/planned-work.md";
+
+/// What stands in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// A takeover of the broker is under way.
+    EpochOpen,
+    /// The broker is paused.
+    Paused,
+    /// The host owns the broker already.
+    OwnsAlready,
+    /// Another host than the owner may be writing to the log dirs.
+    OtherWriter,
+    /// Nobody took the order up before it expired.
+    NotTakenUp,
+    /// Another claim came before the switchover: the order is void.
+    OrderVoid,
+    /// The broker belongs to another host.
+    NotOwner,
+    /// This host was fenced, and nobody has lifted that.
+    FencedHere,
+    /// The ledger cannot be read.
+    LedgerUnreadable,
+    /// An unfinished takeover of this host may still be writing.
+    StillWriter,
+    /// Kafka of a broker that is not this host's runs here.
+    KafkaRuns,
+    /// The address of a broker that is not this host's is here.
+    AddressHere,
+    /// This host could not take a broker over.
+    NotReady,
+    /// The fence of this host could not be lifted.
+    FenceStays,
+}
+
+impl Refusal {
+    /// Every one.
+    pub const ALL: [Self; 14] = [
+        Self::EpochOpen,
+        Self::Paused,
+        Self::OwnsAlready,
+        Self::OtherWriter,
+        Self::NotTakenUp,
+        Self::OrderVoid,
+        Self::NotOwner,
+        Self::FencedHere,
+        Self::LedgerUnreadable,
+        Self::StillWriter,
+        Self::KafkaRuns,
+        Self::AddressHere,
+        Self::NotReady,
+        Self::FenceStays,
+    ];
+
+    /// The heading of its section in the runbook.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::EpochOpen => "epoch_open",
+            Self::Paused => "paused",
+            Self::OwnsAlready => "owns_already",
+            Self::OtherWriter => "other_writer",
+            Self::NotTakenUp => "not_taken_up",
+            Self::OrderVoid => "order_void",
+            Self::NotOwner => "not_owner",
+            Self::FencedHere => "fenced_here",
+            Self::LedgerUnreadable => "ledger_unreadable",
+            Self::StillWriter => "still_writer",
+            Self::KafkaRuns => "kafka_runs",
+            Self::AddressHere => "address_here",
+            Self::NotReady => "not_ready",
+            Self::FenceStays => "fence_stays",
+        }
+    }
+
+    /// With the facts of the case: what is wrong, and what to do.
+    pub(crate) fn because(self, why: impl Into<String>) -> Refused {
+        Refused { refused: self, why: why.into(), runbook: format!("{RUNBOOK}#{}", self.label()) }
+    }
+}
+
+/// A refusal, with the facts of the case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Refused {
+    /// What stands in the way.
+    pub(crate) refused: Refusal,
+    /// What is wrong, and what to do.
+    pub(crate) why: String,
+    /// Where to read on.
+    pub(crate) runbook: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nsee: {}", self.why, self.runbook)
+    }
+}
+
+impl std::error::Error for Refused {}

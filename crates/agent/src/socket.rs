@@ -1,0 +1,166 @@
+//! The Unix socket: the pages that HTTP has, and orders, for root on this host.
+//!
+//! Who may connect is decided by the file's mode alone, and the file has that mode from its first moment.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Path as UrlPath, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::post;
+use axum::serve::IncomingStream;
+use jiff::Timestamp;
+use recovery::model::BrokerId;
+use recovery::ports::chain;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::UnixListener;
+
+use crate::orders::{Desk, OrderError, Request};
+
+/// How long an approval is good for, if its end is not given.
+const APPROVED_FOR: Duration = Duration::from_secs(15 * 60);
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// Listens at `path`. What a dead agent has left there is replaced.
+///
+/// # Errors
+/// When another agent answers there, something else is there, or the socket cannot be made.
+pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
+    let place = || format!("cannot listen on {} (agent.socket)", path.display());
+    make_way(path).with_context(place)?;
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(place)?;
+    }
+    listen(path).with_context(place)
+}
+
+/// A socket whose agent is gone refuses; that of a living one accepts.
+fn make_way(path: &Path) -> anyhow::Result<()> {
+    let kind = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+        Ok(metadata) => metadata.file_type(),
+    };
+    if !kind.is_socket() {
+        bail!("something that is not a socket is there; move it away, or set another path");
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!("another agent answers there; stop it first"),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(std::fs::remove_file(path)?),
+        Err(error) => Err(error).context("it cannot be told whether another agent lives there"),
+    }
+}
+
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before it is bound: Linux gives the file the mode that its socket has.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    UnixListener::from_std(socket.into())
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone)]
+struct Peer(String);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let uid = stream.io().peer_cred().map(|peer| peer.uid());
+        Self(uid.map_or_else(|_| "unknown user".to_owned(), |uid| format!("uid {uid}")))
+    }
+}
+
+/// Answers until the task is dropped.
+///
+/// # Errors
+/// When the listener fails.
+pub(crate) async fn serve(listener: UnixListener, pages: Router, desk: Desk) -> std::io::Result<()> {
+    let orders = Router::new()
+        .route("/v1/{order}", post(of_all))
+        .route("/v1/brokers/{id}/{order}", post(of_one))
+        .with_state(desk);
+    let service = pages.merge(orders).into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).await
+}
+
+/// What may be said of an order. All of it may be left out where it makes no difference.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    /// Why.
+    #[serde(default)]
+    reason: String,
+    /// When it ends by itself.
+    until: Option<Timestamp>,
+}
+
+async fn of_all(
+    State(desk): State<Desk>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    UrlPath(order): UrlPath<String>,
+    body: Bytes,
+) -> Response {
+    give(&desk, peer, &order, None, &body).await
+}
+
+async fn of_one(
+    State(desk): State<Desk>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    UrlPath((broker, order)): UrlPath<(String, String)>,
+    body: Bytes,
+) -> Response {
+    match broker.parse() {
+        Ok(id) => give(&desk, peer, &order, Some(BrokerId(id)), &body).await,
+        Err(_) => problem(StatusCode::NOT_FOUND, format!("`{broker}` is not a node id")),
+    }
+}
+
+async fn give(desk: &Desk, peer: Peer, order: &str, broker: Option<BrokerId>, body: &[u8]) -> Response {
+    let body = if body.is_empty() { Ok(Body::default()) } else { serde_json::from_slice(body) };
+    let Body { reason, until } = match body {
+        Ok(body) => body,
+        Err(error) => {
+            return problem(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {error}"));
+        }
+    };
+    let soon = || Timestamp::now().saturating_add(APPROVED_FOR).unwrap_or(Timestamp::MAX);
+    let request = match (order, broker) {
+        ("pause", broker) => Request::Pause { broker, reason, until },
+        ("resume", broker) => Request::Resume { broker },
+        ("ack", broker) => Request::Ack { broker, reason },
+        ("approve", Some(broker)) => Request::Approve { broker, until: until.unwrap_or_else(soon) },
+        _ => return problem(StatusCode::NOT_FOUND, format!("there is no order `{order}` here")),
+    };
+    match desk.give(peer.0, request).await {
+        Ok(given) => Json(given).into_response(),
+        Err(error) => told(error),
+    }
+}
+
+fn told(error: OrderError) -> Response {
+    match error {
+        OrderError::Usage(why) => problem(StatusCode::BAD_REQUEST, why),
+        OrderError::UnknownBroker(why) => problem(StatusCode::NOT_FOUND, why),
+        OrderError::Refused(refused) => (StatusCode::CONFLICT, Json(refused)).into_response(),
+        error => problem(StatusCode::SERVICE_UNAVAILABLE, chain(&error)),
+    }
+}
+
+fn problem(code: StatusCode, why: String) -> Response {
+    (code, Json(json!({ "error": why }))).into_response()
+}

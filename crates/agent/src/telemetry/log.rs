@@ -1,0 +1,81 @@
+//! One log line an event. The level says who should read it: error pages, warn explains, info tells.
+
+use recovery::decide::Decision;
+use recovery::event::{Event, What};
+use recovery::model::{Outcome, human};
+use recovery::ports::EventSink;
+use tracing::{debug, error, info, warn};
+
+/// Writes events as log lines.
+pub struct LogSink;
+
+impl EventSink for LogSink {
+    fn emit(&self, event: &Event) {
+        let broker = event.broker.map(|b| b.0);
+        let epoch = event.epoch.map(|e| e.0);
+        match &event.what {
+            What::AgentStarted { mode, version } => info!(host = %event.host, mode, version, "watching"),
+            What::SignalBlind { signal, why } => warn!(signal, why, "a signal cannot see"),
+            What::SignalSees { signal } => info!(signal, "the signal sees again"),
+            What::Decided { decision, evidence } => decided(event, decision, evidence),
+            What::WouldTakeOver { plan, predicted } => {
+                let predicted = predicted.map_or_else(|| "not known yet".to_owned(), human);
+                warn!(broker, epoch, predicted, "would act, if the mode allowed it:\n{plan}");
+            }
+            What::HandedOver { to, found } => warn!(broker, epoch, %to, found, "the broker is handed over"),
+            What::Claimed { from, fault_at } => {
+                warn!(broker, epoch, %from, %fault_at, "takeover begins: the claim is won");
+            }
+            What::NotClaimed { why } => warn!(broker, epoch, why, "no takeover: the claim is not won"),
+            What::Resumed => warn!(broker, epoch, "an unfinished takeover is carried on"),
+            What::Interrupted { why } => {
+                error!(broker, epoch, why, "the takeover stops without an end; it will be carried on");
+            }
+            What::NotRemembered { why } => {
+                warn!(
+                    broker,
+                    why, "a decision could not be kept in the ledger; this line is its only record"
+                );
+            }
+            What::Ended { outcome } => ended(event, outcome),
+            step => self::step(broker, epoch, step),
+        }
+    }
+}
+
+fn step(broker: Option<i32>, epoch: Option<u64>, what: &What) {
+    match what {
+        What::StepStarted { phase, step, undo } => debug!(broker, epoch, %phase, step, undo, "step begins"),
+        What::StepDone { phase, step, undo, took, note } => {
+            let (took, note) = (human(*took), note.text.as_str());
+            info!(broker, epoch, %phase, step, undo, took, note, "step done");
+        }
+        What::StepFailed { phase, step, undo, kind, error } => {
+            error!(broker, epoch, %phase, step, undo, kind, error, "step failed");
+        }
+        What::PhaseDone { phase, took } => info!(broker, epoch, %phase, took = human(*took), "phase done"),
+        What::Rejoining { state, in_isr, replicas } => {
+            info!(broker, epoch, in_isr, replicas, "rejoining: {state}");
+        }
+        _ => {}
+    }
+}
+
+fn decided(event: &Event, decision: &Decision, evidence: &[String]) {
+    let broker = event.broker.map(|b| b.0);
+    let evidence = evidence.join("; ");
+    match decision {
+        Decision::Healthy => info!(broker, "healthy"),
+        Decision::Suspect { .. } => info!(broker, evidence, "{decision}"),
+        _ if decision.pages() => error!(broker, evidence, "{decision}"),
+        _ => warn!(broker, evidence, "{decision}"),
+    }
+}
+
+fn ended(event: &Event, outcome: &Outcome) {
+    let (broker, epoch) = (event.broker.map(|b| b.0), event.epoch.map(|e| e.0));
+    match outcome {
+        Outcome::Recovered { .. } | Outcome::Withdrawn { .. } => info!(broker, epoch, "takeover {outcome}"),
+        Outcome::Abandoned { .. } | Outcome::Stuck { .. } => error!(broker, epoch, "takeover {outcome}"),
+    }
+}

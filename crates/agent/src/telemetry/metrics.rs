@@ -1,0 +1,237 @@
+//! Every metric of the agent. They are made of events, and of the status snapshot at each scrape.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use recovery::decide::{Decision, HoldReason};
+use recovery::event::{Event, What};
+use recovery::model::{BrokerId, Outcome};
+use recovery::plan::Phase;
+use recovery::ports::EventSink;
+use recovery::status::Status;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByBroker {
+    broker: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByPhase {
+    broker: i32,
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    broker: i32,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    broker: i32,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByState {
+    broker: i32,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByStep {
+    step: String,
+    kind: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BySignal {
+    signal: String,
+}
+
+/// The labels of `understudy_broker_state`: the kinds of [`Decision`].
+const STATES: [&str; 10] = [
+    "healthy",
+    "suspect",
+    "hold",
+    "take_over",
+    "restart_in_place",
+    "switch_over",
+    "hand_over",
+    "resume",
+    "withdraw",
+    "escalate",
+];
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// Takes events in; gives the text of `/metrics`.
+pub struct Metrics {
+    registry: Registry,
+    time_to_isr: Histograms<ByBroker>,
+    phase: Histograms<ByPhase>,
+    fence_proof: Histogram,
+    takeovers: Family<ByOutcome, Counter>,
+    holds: Family<ByReason, Counter>,
+    state: Family<ByState, Gauge>,
+    pages: Family<ByBroker, Gauge>,
+    epoch: Family<ByBroker, Gauge>,
+    steps_failed: Family<ByStep, Counter>,
+    blind: Family<BySignal, Gauge>,
+    /// When the fence of each takeover under way was first tried.
+    fencing_since: Mutex<BTreeMap<BrokerId, Timestamp>>,
+}
+
+/// From a tenth of a second to a quarter of an hour: a proof takes the one, a long log recovery the other.
+fn seconds() -> Histogram {
+    Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 180.0, 900.0])
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("understudy"),
+            time_to_isr: Family::new_with_constructor(seconds),
+            phase: Family::new_with_constructor(seconds),
+            fence_proof: seconds(),
+            takeovers: Family::default(),
+            holds: Family::default(),
+            state: Family::default(),
+            pages: Family::default(),
+            epoch: Family::default(),
+            steps_failed: Family::default(),
+            blind: Family::default(),
+            fencing_since: Mutex::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let seconds = || Unit::Seconds;
+        let r = &mut self.registry;
+        r.register_with_unit(
+            "time_to_isr",
+            "From the fault to the last partition back in ISR",
+            seconds(),
+            self.time_to_isr.clone(),
+        );
+        r.register_with_unit("phase", "Duration of a takeover's phases", seconds(), self.phase.clone());
+        r.register_with_unit(
+            "fence_proof",
+            "From the first try of a fence to the proof",
+            seconds(),
+            self.fence_proof.clone(),
+        );
+        r.register("takeovers", "Takeovers of this host that ended, by outcome", self.takeovers.clone());
+        r.register(
+            "holds",
+            "Decisions not to act on a broker that looks dead, by reason",
+            self.holds.clone(),
+        );
+        r.register("broker_state", "1 for the present decision about a broker", self.state.clone());
+        let pages = "1 while the decision about a broker is one that somebody should be told of at once";
+        r.register("needs_attention", pages, self.pages.clone());
+        r.register("ledger_epoch", "The newest epoch in the ledger", self.epoch.clone());
+        r.register("steps_failed", "Takeover steps that failed, by kind of error", self.steps_failed.clone());
+        r.register("signal_blind", "1 while a signal cannot see", self.blind.clone());
+        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        r.register("build", "The running agent", build);
+    }
+
+    /// The text of `/metrics`, in the OpenMetrics format.
+    ///
+    /// # Errors
+    /// When the text cannot be written, which memory alone could cause.
+    pub fn text(&self, status: &Status) -> Result<String, std::fmt::Error> {
+        for broker in &status.brokers {
+            if let Some(epoch) = broker.epoch {
+                let epoch = i64::try_from(epoch.0).unwrap_or(i64::MAX);
+                self.epoch.get_or_create(&ByBroker { broker: broker.id.0 }).set(epoch);
+            }
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn decided(&self, broker: i32, decision: &Decision) {
+        for state in STATES {
+            let now = i64::from(state == decision.label());
+            self.state.get_or_create(&ByState { broker, state }).set(now);
+        }
+        self.pages.get_or_create(&ByBroker { broker }).set(i64::from(decision.pages()));
+        if let Decision::Hold { reasons } = decision {
+            for reason in reasons.iter().map(HoldReason::label) {
+                self.holds.get_or_create(&ByReason { broker, reason }).inc();
+            }
+        }
+    }
+
+    fn ended(&self, broker: i32, outcome: &Outcome) {
+        self.takeovers.get_or_create(&ByOutcome { broker, outcome: outcome.label() }).inc();
+        if let Outcome::Recovered { time_to_isr, .. } = outcome {
+            self.time_to_isr.get_or_create(&ByBroker { broker }).observe(time_to_isr.as_secs_f64());
+        }
+    }
+
+    /// The proof counts from the first try of the fence: both steps together are the price of safety.
+    fn fencing(&self, broker: BrokerId, at: Timestamp, what: &What) {
+        let mut since = self.fencing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        match what {
+            What::StepStarted { phase: Phase::Fence, undo: false, .. } => {
+                since.entry(broker).or_insert(at);
+            }
+            What::StepDone { phase: Phase::Prove, undo: false, .. } => {
+                if let Some(begun) = since.remove(&broker) {
+                    self.fence_proof.observe(at.duration_since(begun).as_secs_f64().max(0.0));
+                }
+            }
+            What::Ended { .. } => {
+                since.remove(&broker);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl EventSink for Metrics {
+    fn emit(&self, event: &Event) {
+        match &event.what {
+            What::SignalBlind { signal, .. } => {
+                self.blind.get_or_create(&BySignal { signal: signal.clone() }).set(1);
+            }
+            What::SignalSees { signal } => {
+                self.blind.get_or_create(&BySignal { signal: signal.clone() }).set(0);
+            }
+            _ => {}
+        }
+        let Some(BrokerId(broker)) = event.broker else { return };
+        self.fencing(BrokerId(broker), event.at, &event.what);
+        match &event.what {
+            What::Decided { decision, .. } => self.decided(broker, decision),
+            What::Ended { outcome } => self.ended(broker, outcome),
+            What::PhaseDone { phase, took } => {
+                let labels = ByPhase { broker, phase: phase.label() };
+                self.phase.get_or_create(&labels).observe(took.as_secs_f64());
+            }
+            What::StepFailed { step, kind, .. } => {
+                let labels = ByStep { step: step.clone(), kind: kind.clone() };
+                self.steps_failed.get_or_create(&labels).inc();
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The configuration becomes drivers: the one place that knows which driver stands behind which port.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use recovery::drivers::clock::SystemClock;
+use recovery::drivers::cluster::kafka::KafkaCluster;
+use recovery::drivers::fence::{FenceConfig, Ladder};
+use recovery::drivers::health_signal::kafka_metadata::KafkaMetadata;
+use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
+use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
+use recovery::drivers::health_signal::ledger::LedgerSignal;
+use recovery::drivers::health_signal::local_process::LocalProcesses;
+use recovery::drivers::host_lock::FlockHostLock;
+use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
+use recovery::policy::Policy;
+use recovery::ports::{Address, BrokerHost, EventSink, Fence, HealthSignal, Ledger, Ports, Storage};
+use tokio::sync::watch;
+
+use crate::config::{self, Config};
+
+/// This program, even if it was replaced on disk by a newer one: it writes canaries in processes of its own.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// Everything a command needs of the world.
+pub(crate) struct World {
+    /// What is configured.
+    pub(crate) topology: Topology,
+    /// When the agent may act.
+    pub(crate) policy: Policy,
+    /// The drivers.
+    pub(crate) ports: Ports,
+    /// What looks at the cluster.
+    pub(crate) signals: Vec<Arc<dyn HealthSignal>>,
+}
+
+impl World {
+    /// Makes the drivers. None of them acts before it is asked to.
+    ///
+    /// # Errors
+    /// When a driver cannot be made. What the configuration alone shows has been found by its check.
+    pub(crate) fn build(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
+        let topology = config.topology.clone();
+        let listeners: BTreeMap<BrokerId, Endpoint> =
+            topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
+        let cluster = KafkaCluster::new(config.cluster.clone(), listeners.clone()).map_err(bad("cluster"))?;
+        let identities = config::identities(&topology.brokers, &config.brokers);
+        let broker_host = config.broker_host.clone();
+        let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
+        let ledger = ledger(config)?;
+        let ports = Ports {
+            fences: fences(config)?,
+            storage: storage(config)?,
+            addresses: addresses(config)?,
+            broker_host: broker_host.map_err(bad("broker_host"))?,
+            cluster: Arc::new(cluster),
+            ledger: ledger.clone(),
+            host_lock: Arc::new(FlockHostLock::new(config.state_dir.clone())),
+            clock: Arc::new(SystemClock),
+            events,
+        };
+        let signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
+        Ok(Self { topology, policy: config.policy.clone(), ports, signals })
+    }
+}
+
+/// The ledger alone, for commands that only read it.
+///
+/// # Errors
+/// When the driver cannot be made.
+pub(crate) fn ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
+    config.ledger.open().map_err(bad("ledger"))
+}
+
+/// Where a broker stands in the ledger; with its home as the owner before the first takeover.
+///
+/// # Errors
+/// When the ledger cannot be read, or the broker is not guarded here.
+pub(crate) async fn standing(
+    ledger: &dyn Ledger,
+    topology: &Topology,
+    broker: BrokerId,
+) -> anyhow::Result<LedgerStanding> {
+    let home = topology.brokers.get(&broker).map(|b| b.home.clone());
+    let home = home.with_context(|| format!("broker {broker} is not guarded by this host"))?;
+    Ok(LedgerStanding::after(&home, &ledger.all(broker).await?))
+}
+
+fn fences(config: &Config) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
+    let ladders = config.fences.iter().map(|(host, ladder)| {
+        let rungs: Result<Vec<_>, _> = ladder.iter().cloned().map(FenceConfig::build).collect();
+        let ladder: Arc<dyn Fence> = Arc::new(Ladder::new(rungs.map_err(bad("host.fence"))?));
+        Ok((host.clone(), ladder))
+    });
+    ladders.collect()
+}
+
+fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage>>> {
+    let storage = config.brokers.iter().map(|(id, drivers)| {
+        let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
+        Ok((*id, drivers.storage.clone().build(log_dirs).map_err(bad("broker.storage"))?))
+    });
+    storage.collect()
+}
+
+fn addresses(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Address>>> {
+    let moved = config.brokers.iter().filter_map(|(id, drivers)| Some((id, drivers.address.clone()?)));
+    moved.map(|(id, address)| Ok((*id, address.build().map_err(bad("broker.address"))?))).collect()
+}
+
+fn signals(
+    config: &Config,
+    listeners: BTreeMap<BrokerId, Endpoint>,
+    ledger: Arc<dyn Ledger>,
+    broker_host: Arc<dyn BrokerHost>,
+) -> anyhow::Result<Vec<Arc<dyn HealthSignal>>> {
+    // The probe follows the broker list, so that brokers nobody configured count in the majority as well.
+    let (say, listed) = watch::channel(BTreeMap::new());
+    let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
+    let bootstrap = &config.cluster.bootstrap;
+    let metadata = KafkaMetadata::new(bootstrap, say).context("the Kafka client could not be started")?;
+    let guarded: BTreeSet<BrokerId> = config.topology.brokers.keys().copied().collect();
+    let mut signals: Vec<Arc<dyn HealthSignal>> = vec![
+        Arc::new(metadata),
+        Arc::new(KafkaProbe::new(listeners, listed)),
+        Arc::new(KafkaQuorum::new(&config.cluster.controllers, bootstrap)),
+        Arc::new(LedgerSignal::new(ledger, homes)),
+        Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
+    ];
+    for peer in &config.peers {
+        signals.push(Arc::new(peer.build().map_err(bad("peer"))?));
+    }
+    for canary in &config.canaries {
+        let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
+        signals.push(Arc::new(canary));
+    }
+    Ok(signals)
+}
+
+/// What a driver found bad although the check of the configuration did not: both are told by the driver.
+fn bad(section: &'static str) -> impl Fn(Vec<String>) -> anyhow::Error {
+    move |said| anyhow!("{section}: {}", said.join("; "))
+}

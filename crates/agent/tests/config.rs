@@ -1,0 +1,153 @@
+//! The configuration: every problem at once, every example good, the reference page fresh.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use understudy::config::{Config, reference};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Compares with a committed file; `UPDATE_EXPECTED=1` writes it anew.
+fn expect_file(path: &Path, actual: &str) {
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, actual).unwrap();
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{} is not up to date: run the test with UPDATE_EXPECTED=1 and look at the difference.\n{actual}",
+        path.display()
+    );
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_key_line_and_remedy() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let text = fs::read_to_string(dir.join("many-problems.toml")).unwrap();
+    let error = Config::parse(Path::new("many-problems.toml"), &text).unwrap_err();
+    expect_file(&dir.join("many-problems.expected"), &format!("{error}\n"));
+}
+
+#[test]
+fn secrets_are_not_repeated_in_problems() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let secret = text.replace("username = \"understudy\"", "username = \"hunter2\\n\"");
+    assert_ne!(text, secret);
+    let error = Config::parse(Path::new("u.toml"), &secret).unwrap_err().to_string();
+    assert!(error.contains("host[0].fence[0].options.username"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn every_example_is_good() {
+    let examples = fs::read_dir(root().join("deploy/examples")).unwrap().map(|entry| entry.unwrap().path());
+    let examples: Vec<_> = examples.filter(|path| path.extension().is_some_and(|e| e == "toml")).collect();
+    assert!(!examples.is_empty());
+    for path in examples {
+        let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+}
+
+#[test]
+fn the_example_means_what_it_says() {
+    let config = Config::load(&root().join("deploy/examples/standby.toml")).unwrap();
+    assert_eq!(config.topology.here.0, "standby-1");
+    assert!(config.topology.controllers_known);
+    let fences: Vec<_> = config.topology.fences.iter().map(|(h, f)| (h.0.as_str(), f.join(","))).collect();
+    assert!(fences.contains(&("kafka-1", "fence_agent".to_owned())), "{fences:?}");
+    assert!(fences.contains(&("kafka-2", "exec".to_owned())), "{fences:?}");
+    let addresses: Vec<_> = config.topology.brokers.values().map(|b| b.address.as_deref()).collect();
+    assert_eq!(addresses, [Some("10.20.0.11/24"), Some("10.20.0.12/24")]);
+    let rack = config.brokers.values().next().unwrap().properties.get("broker.rack").cloned();
+    assert_eq!(rack.as_deref(), Some("a"));
+}
+
+#[test]
+fn peers_and_canaries_mean_what_they_say() {
+    let path = root().join("deploy/examples/standby.toml");
+    let config = Config::load(&path).unwrap();
+    let peers: Vec<_> = config.topology.peers.iter().map(|host| host.0.as_str()).collect();
+    assert_eq!(peers, ["kafka-1", "standby-2"]);
+    assert_eq!(config.peers[0].url, "http://10.20.9.32:9095");
+    let [canary] = config.canaries.as_slice() else { panic!("{:?}", config.canaries) };
+    assert_eq!(
+        (canary.dir.as_path(), canary.brokers.as_slice()),
+        (Path::new("/mnt/understudy/canary"), &[1, 2][..])
+    );
+
+    // What the example spells out is what is meant when it is left out.
+    let text = fs::read_to_string(&path).unwrap();
+    let short = text.replace("period = \"1s\"\ndeadline = \"1500ms\"", "");
+    assert_ne!(text, short);
+    let [left_out] = Config::parse(&path, &short).unwrap().canaries.try_into().unwrap();
+    assert_eq!((left_out.period, left_out.deadline), (canary.period, canary.deadline));
+}
+
+#[test]
+fn this_host_is_no_peer_of_itself_and_a_canary_fits_the_policy_and_no_log_dir() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let bad = text.replace("host = \"standby-2\"", "host = \"standby-1\"");
+    let bad = bad.replace("[policy]", "[policy]\nstale_after = \"2s\"");
+    let bad = bad.replace("/mnt/understudy/canary", "/mnt/kafka/broker1/canary");
+    let error = Config::parse(Path::new("u.toml"), &bad).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["peer[0].host", "canary[0].dir", "canary[0].deadline"], "{error}");
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let at = text.find("[policy]").unwrap();
+    let to = at + text[at..].find("[ledger]").unwrap();
+    let config = Config::parse(Path::new("u.toml"), &format!("{}{}", &text[..at], &text[to..])).unwrap();
+    let policy = config.policy;
+    let millis = [
+        policy.host_down_after,
+        policy.hung_after,
+        policy.process_down_after,
+        policy.controller_silent_for,
+        policy.stale_after,
+    ]
+    .map(|limit| limit.as_millis());
+    assert_eq!(millis, [2_000, 30_000, 60_000, 1_000, 3_000]);
+    assert_eq!(policy.max_brokers_down, 1);
+}
+
+#[test]
+fn a_mode_must_be_typed() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let error = Config::parse(Path::new("u.toml"), &text.replace("mode = \"auto\"", "")).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["mode"]);
+}
+
+#[test]
+fn a_home_without_a_fence_is_a_warning_only_while_observing() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let unfenced = text.replace("home = \"kafka-2\"", "home = \"kafka-7\"");
+    let error = Config::parse(Path::new("u.toml"), &unfenced).unwrap_err();
+    assert_eq!(error.problems.len(), 1, "{error}");
+    assert_eq!(error.problems[0].key, "broker[1].home");
+    let observing = unfenced.replace("mode = \"auto\"", "mode = \"observe\"");
+    let config = Config::parse(Path::new("u.toml"), &observing).unwrap();
+    assert_eq!(config.warnings.len(), 1);
+}
+
+#[test]
+fn what_is_not_toml_is_told_with_its_line() {
+    let error = Config::parse(Path::new("u.toml"), "mode = \"auto\"\n[agent\n").unwrap_err();
+    assert_eq!(error.problems.len(), 1);
+    assert_eq!(error.problems[0].line, Some(2), "{error}");
+    assert!(error.to_string().contains("[agent"), "{error}");
+}
+
+#[test]
+fn the_reference_page_is_fresh() {
+    expect_file(&root().join("docs/configuration.md"), &reference().to_string());
+}

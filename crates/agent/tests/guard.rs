@@ -1,0 +1,221 @@
+//! `guard` and `rejoin`: what the old host may do.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use common::{Said, Site, Until, Written, ledger, order};
+use recovery::model::{Epoch, Instruction, Succession};
+
+/// The whole configuration of a broker host.
+fn small(site: &Site, host: &str) -> PathBuf {
+    let path = site.path(&format!("small-{host}.toml"));
+    let ledger = site.path("ledger");
+    let text = format!(
+        "[agent]\nhost = \"{host}\"\n[ledger]\ndriver = \"file\"\ndir = \"{}\"\ntimeout = \"60s\"\n[[broker]]\nid = 1\nhome = \
+         \"kafka-1\"\n",
+        ledger.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn guard(site: &Site, host: &str) -> Said {
+    let arguments = ["guard", "--broker", "1", "--wait", "0s", "--output", "json"];
+    site.run_with(&small(site, host), &arguments)
+}
+
+fn refused(site: &Site, host: &str) -> String {
+    let answer = guard(site, host);
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    answer.json()["refused"].as_str().unwrap().to_owned()
+}
+
+fn allowed(site: &Site, host: &str) -> u64 {
+    let answer = guard(site, host);
+    assert_eq!((answer.code, &answer.json()["may_start"]), (Some(0), &true.into()), "{answer:?}");
+    answer.json()["epoch"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn only_the_owner_may_start() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+    assert_eq!(refused(&site, "standby-1"), "not_owner");
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Recovered).await;
+    assert_eq!(refused(&site, "kafka-1"), "not_owner");
+    assert_eq!(allowed(&site, "standby-1"), 1);
+    let said = site.run_with(&small(&site, "kafka-1"), &["guard", "--broker", "1"]);
+    assert!(said.err.contains("belongs to standby-1") && said.err.contains("understudy rejoin"), "{said:?}");
+}
+
+#[tokio::test]
+async fn an_open_takeover_keeps_kafka_off_everywhere() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    let takeover = Written::new(1, "kafka-1", "standby-1");
+    takeover.write(book.as_ref(), Until::Claimed).await;
+    assert_eq!(refused(&site, "kafka-1"), "epoch_open");
+    assert_eq!(refused(&site, "standby-1"), "epoch_open");
+}
+
+#[tokio::test]
+async fn a_start_that_is_written_down_is_let_through_where_it_is_meant() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Started).await;
+    assert_eq!(allowed(&site, "standby-1"), 1);
+    assert_eq!(refused(&site, "kafka-1"), "epoch_open");
+
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "kafka-1").write(book.as_ref(), Until::Claimed).await;
+    assert_eq!(refused(&site, "kafka-1"), "epoch_open", "in place, and not proven to be stopped yet");
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "kafka-1").write(book.as_ref(), Until::Started).await;
+    assert_eq!(allowed(&site, "kafka-1"), 1);
+}
+
+#[tokio::test]
+async fn a_claimant_that_may_thaw_keeps_the_owner_off() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Claimed).await;
+    let succeeds = Some(Succession { epoch: Epoch(1), records: 1 });
+    let second = Written { succeeds, ..Written::new(2, "kafka-1", "standby-2") };
+    second.write(book.as_ref(), Until::Abandoned).await;
+    assert_eq!(refused(&site, "kafka-1"), "other_writer");
+}
+
+#[tokio::test]
+async fn a_fence_that_nobody_lifted_keeps_the_owner_off() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Abandoned).await;
+    assert_eq!(refused(&site, "kafka-1"), "fenced_here");
+    order(book.as_ref(), "standby-2", Instruction::Rejoined).await;
+    assert_eq!(refused(&site, "kafka-1"), "fenced_here", "another host rejoined");
+    order(book.as_ref(), "kafka-1", Instruction::Rejoined).await;
+    assert_eq!(allowed(&site, "kafka-1"), 1);
+    Written::new(2, "kafka-1", "standby-1").write(book.as_ref(), Until::Abandoned).await;
+    assert_eq!(refused(&site, "kafka-1"), "fenced_here", "fenced again");
+    Written::new(3, "kafka-1", "kafka-1").write(book.as_ref(), Until::Recovered).await;
+    assert_eq!(allowed(&site, "kafka-1"), 3, "it has run here since");
+}
+
+#[test]
+fn what_cannot_be_read_is_a_no() {
+    let site = Site::new();
+    let config = small(&site, "kafka-1");
+    let arguments = ["guard", "--broker", "1", "--wait", "2s"];
+    std::fs::remove_dir_all(site.path("ledger")).unwrap();
+    let begun = std::time::Instant::now();
+    let answer = site.run_with(&config, &arguments);
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    assert!(
+        answer.err.contains("no such directory") && answer.err.contains("ledger_unreadable"),
+        "{answer:?}"
+    );
+    assert!(begun.elapsed().as_millis() >= 1000, "it was not tried again");
+    // The ledger comes while it waits.
+    let waiting = site.command_with(&config, &["guard", "--broker", "1", "--wait", "60s"]).spawn().unwrap();
+    std::fs::create_dir(site.path("ledger")).unwrap();
+    assert!(waiting.wait_with_output().unwrap().status.success());
+
+    assert_eq!(site.run_with(&config, &["guard", "--broker", "2"]).code, Some(2));
+    std::fs::write(&config, "[agent]\n").unwrap();
+    let answer = site.run_with(&config, &arguments);
+    assert_eq!(answer.code, Some(2), "{answer:?}");
+    assert!(answer.err.contains("agent.host") && answer.err.contains("ledger.driver"), "{answer:?}");
+}
+
+/// A host whose `check` can pass is more than a test can make: what fails besides is told apart by its label.
+fn reasons(answer: &Said) -> Vec<(String, String)> {
+    let report = answer.json();
+    let checks = report["checks"].as_array().unwrap().iter();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    checks.filter(|c| !c["refused"].is_null()).map(|c| (text(&c["refused"]), text(&c["what"]))).collect()
+}
+
+fn rejoin(site: &Site, edit: impl FnOnce(String) -> String) -> Said {
+    let lifted = site.path("lifted").display().to_string();
+    // Its own fence notes what it is asked for.
+    let fence = format!(
+        "[[host]]\nname = \"kafka-1\"\n[[host.fence]]\ndriver = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"cat >> \
+         {lifted}\"]\n"
+    );
+    let config = site.on("kafka-1", |text| {
+        let old =
+            "[[host]]\nname = \"kafka-1\"\n[[host.fence]]\ndriver = \"exec\"\ncommand = [\"/bin/false\"]\n";
+        edit(text.replace(old, &fence))
+    });
+    site.run_with(&config, &["rejoin", "--yes", "--output", "json"])
+}
+
+fn was_lifted(site: &Site) -> bool {
+    std::fs::read_to_string(site.path("lifted")).is_ok_and(|said| said.contains("action=on"))
+}
+
+#[tokio::test]
+async fn a_host_that_may_write_does_not_rejoin() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Fenced).await;
+    let answer = rejoin(&site, |text| text);
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    assert!(reasons(&answer).contains(&("epoch_open".into(), "broker 1".into())), "{answer:?}");
+
+    // Its own claim was left behind by one that did not end well either.
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "standby-1", "kafka-1").write(book.as_ref(), Until::Claimed).await;
+    let succeeds = Some(Succession { epoch: Epoch(1), records: 1 });
+    let second = Written { succeeds, ..Written::new(2, "standby-1", "standby-2") };
+    second.write(book.as_ref(), Until::Abandoned).await;
+    let answer = rejoin(&site, |text| {
+        text.replace("home = \"kafka-1\"", "home = \"standby-1\"").replace(
+        "[broker_host]",
+        "[[host]]\nname = \"standby-1\"\n[[host.fence]]\ndriver = \"exec\"\ncommand = [\"/bin/false\"]\n[broker_host]",
+    )
+    });
+    assert!(reasons(&answer).contains(&("still_writer".into(), "broker 1".into())), "{answer:?}");
+    assert!(!was_lifted(&site));
+}
+
+#[tokio::test]
+async fn a_host_with_kafka_or_work_left_does_not_rejoin() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Recovered).await;
+    // Kafka holds `.lock` of its log dir, and an agent that was frozen in a takeover holds the host's lock.
+    let _kafka = File::create(site.path("logs/.lock")).unwrap();
+    std::fs::create_dir_all(site.path("state-kafka-1/broker-1")).unwrap();
+    let work = File::create(site.path("state-kafka-1/broker-1/takeover.lock")).unwrap();
+    rustix::fs::flock(&work, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let address = "[broker.address]\ndriver = \"netlink\"\naddress = \"192.0.2.7/24\"\ninterface = \"lo\"\n";
+    let answer = rejoin(&site, |text| {
+        let text = text.replace("127.0.0.1:2", "192.0.2.7:2");
+        text.replace("[broker.storage]", &format!("{address}[broker.storage]"))
+    });
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    let reasons = reasons(&answer);
+    for expected in [
+        ("kafka_runs", "Kafka of broker 1 here"),
+        ("still_writer", "work at broker 1 here"),
+        ("not_ready", "check, cluster"),
+    ] {
+        let expected = (expected.0.to_owned(), expected.1.to_owned());
+        assert!(reasons.contains(&expected), "{expected:?}: {reasons:?}");
+    }
+    assert!(!reasons.iter().any(|(_, what)| what == "broker 1"), "the ledger has nothing against it");
+    assert!(!was_lifted(&site), "nothing is lifted after a refusal");
+    let orders = book.orders().await.unwrap();
+    assert!(orders.0.is_empty(), "{orders:?}");
+    assert_eq!(answer.json()["rejoined"], false);
+    assert_eq!(answer.json()["who"], "ada");
+}

@@ -1,0 +1,178 @@
+//! HTTP on a real socket, and the text of the metrics.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use recovery::cycle::Cycle;
+use recovery::decide::{Decision, HoldReason};
+use recovery::drivers::health_signal::peer::PeerConfig;
+use recovery::event::{Event, What};
+use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, ProbeOutcome};
+use recovery::plan::Phase;
+use recovery::policy::Mode;
+use recovery::ports::{EventSink, HealthSignal, Note};
+use recovery::status::{BrokerStatus, Status};
+use recovery::testing::World;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use understudy::http;
+use understudy::telemetry::Metrics;
+
+fn status(at: Option<Timestamp>) -> Status {
+    let broker = BrokerStatus {
+        id: BrokerId(1),
+        owner: Some("kafka-1".into()),
+        epoch: Some(Epoch(3)),
+        last: None,
+        decision: Some(Decision::Healthy),
+        says: "healthy".to_owned(),
+        evidence: vec!["our probe: broker 1 answers for 2.0 s".to_owned()],
+        takeover: None,
+    };
+    Status {
+        host: "standby-1".into(),
+        mode: Mode::Auto,
+        at,
+        ledger_read: true,
+        metadata_read: true,
+        blind: [].into(),
+        brokers: vec![broker],
+        view: None,
+    }
+}
+
+fn emit(metrics: &Metrics, at: Timestamp, what: What) {
+    let (host, broker, epoch) = (HostName::from("standby-1"), Some(BrokerId(1)), Some(Epoch(3)));
+    metrics.emit(&Event { at, host, broker, epoch, what });
+}
+
+/// One answer: its head and its body.
+async fn get(address: std::net::SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[tokio::test]
+async fn the_pages_follow_the_snapshot() {
+    let (set, seen) = watch::channel(status(None));
+    let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default())));
+
+    let (head, body) = get(address, "/livez").await;
+    assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
+
+    set.send_replace(status(Some(Timestamp::now())));
+    assert!(get(address, "/livez").await.0.contains(" 200 "));
+    assert!(get(address, "/readyz").await.0.contains(" 200 "));
+
+    set.send_replace(Status { ledger_read: false, ..status(Some(Timestamp::now())) });
+    assert!(get(address, "/livez").await.0.contains(" 200 "));
+    let (head, body) = get(address, "/readyz").await;
+    assert!(head.contains(" 503 ") && body.contains("ledger"), "{head}\n{body}");
+
+    set.send_replace(status(Some(Timestamp::now() - Duration::from_secs(60))));
+    let (head, body) = get(address, "/livez").await;
+    assert!(head.contains(" 503 ") && body.contains("60 s ago"), "{head}\n{body}");
+
+    let (head, body) = get(address, "/v1/status").await;
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let page: http::StatusPage = serde_json::from_str(&body).unwrap();
+    assert_eq!(page.status.brokers, status(None).brokers);
+    assert_eq!(page.version, env!("CARGO_PKG_VERSION"));
+
+    let (head, body) = get(address, "/metrics").await;
+    assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
+    assert!(body.contains("understudy_ledger_epoch{broker=\"1\"} 3") && body.ends_with("# EOF\n"), "{body}");
+    assert!(get(address, "/nothing").await.0.contains(" 404 "));
+    pages.abort();
+}
+
+#[tokio::test]
+async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
+    let world = World::new();
+    let (cycle, seen) = Cycle::new(World::topology(), World::policy(), world.ports());
+    let (set, served) = watch::channel(seen.borrow().clone());
+    let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let pages = tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default())));
+    let (head, body) = get(address, "/v1/view").await;
+    assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
+
+    // A daemon looks at a cluster until it has seen every broker.
+    let mut newest = seen.clone();
+    let looking = tokio::spawn(cycle.run(vec![Arc::new(world.clone())], std::future::pending()));
+    let full = |status: &Status| status.view.as_ref().is_some_and(|view| view.brokers.len() == 3);
+    let status = newest.wait_for(full).await.unwrap().clone();
+    looking.abort();
+    set.send_replace(Status { at: Some(Timestamp::now()), ..status.clone() });
+
+    let config = PeerConfig { host: "standby-1".to_owned(), url: format!("http://{address}") };
+    let evidence = config.build().unwrap().look(&world).await.remove(0);
+    let Fact::Peer(view) = evidence.fact else { panic!("{evidence:?}") };
+    assert_eq!(Some(&view), status.view.as_ref());
+    assert_eq!(view.brokers[&BrokerId(1)].outcome, ProbeOutcome::Answered);
+    let unfit = view.candidate.unwrap().unfit.unwrap();
+    assert!(unfit.contains("ledger"), "nobody read the ledger: {unfit}");
+
+    set.send_replace(Status { at: Some(Timestamp::now() - Duration::from_secs(6)), ..status });
+    let (head, body) = get(address, "/v1/view").await;
+    assert!(head.contains(" 503 ") && body.contains("6 s ago"), "{head}\n{body}");
+    pages.abort();
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_with_its_key() {
+    let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let error = http::bind(listener.local_addr().unwrap()).await.unwrap_err();
+    assert!(format!("{error:#}").contains("agent.listen"), "{error:#}");
+}
+
+#[test]
+fn metrics_are_made_of_events() {
+    let metrics = Metrics::default();
+    let begun = Timestamp::now();
+    let at = |millis: i64| begun + jiff::SignedDuration::from_millis(millis);
+    let step = |name: &str| name.to_owned();
+    let hold = Decision::Hold { reasons: vec![HoldReason::OneWitness, HoldReason::LedgerUnreachable] };
+    let decided = What::Decided { decision: hold, evidence: Vec::new() };
+    emit(&metrics, begun, decided);
+    let (phase, undo) = (Phase::Fence, false);
+    emit(&metrics, at(0), What::StepStarted { phase, step: step("fence"), undo });
+    let (kind, error) = ("unconfirmed".to_owned(), "no answer".to_owned());
+    emit(&metrics, at(100), What::StepFailed { phase, step: step("fence"), undo, kind, error });
+    emit(&metrics, at(200), What::StepStarted { phase, step: step("fence"), undo });
+    let (phase, took, note) = (Phase::Prove, Duration::from_millis(300), Note::new("off"));
+    emit(&metrics, at(1500), What::StepDone { phase, step: step("prove"), undo, took, note });
+    emit(&metrics, at(1500), What::PhaseDone { phase, took });
+    let outcome = Outcome::Recovered { time_to_isr: Duration::from_millis(4200), remarks: Vec::new() };
+    emit(&metrics, at(4200), What::Ended { outcome });
+    emit(&metrics, at(4300), What::SignalBlind { signal: "kafka_quorum".into(), why: "no answer".into() });
+
+    let text = metrics.text(&status(None)).unwrap();
+    for line in [
+        "understudy_time_to_isr_seconds_sum{broker=\"1\"} 4.2",
+        "understudy_time_to_isr_seconds_count{broker=\"1\"} 1",
+        "understudy_phase_seconds_sum{broker=\"1\",phase=\"prove\"} 0.3",
+        "understudy_fence_proof_seconds_sum 1.5",
+        "understudy_takeovers_total{broker=\"1\",outcome=\"recovered\"} 1",
+        "understudy_holds_total{broker=\"1\",reason=\"one_witness\"} 1",
+        "understudy_holds_total{broker=\"1\",reason=\"ledger_unreachable\"} 1",
+        "understudy_broker_state{broker=\"1\",state=\"hold\"} 1",
+        "understudy_broker_state{broker=\"1\",state=\"healthy\"} 0",
+        "understudy_ledger_epoch{broker=\"1\"} 3",
+        "understudy_steps_failed_total{step=\"fence\",kind=\"unconfirmed\"} 1",
+        "understudy_signal_blind{signal=\"kafka_quorum\"} 1",
+        concat!("understudy_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in:\n{text}");
+    }
+}

@@ -1,0 +1,295 @@
+//! The daemon's loop. The whole pipeline reads in [`Cycle::tick`]; nothing in it waits for the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinSet};
+
+use crate::decide::{Decision, HoldReason, decide, predicted, sentences};
+use crate::event::{Event, What};
+use crate::model::{BrokerId, Cause, Epoch, Evidence, Moment, Succession, Topology};
+use crate::observe::{Board, Observation, observe};
+use crate::plan::{Plan, plan};
+use crate::policy::{Mode, Policy};
+use crate::ports::{HealthSignal, Ports, chain};
+use crate::status::{Status, Tracker};
+use crate::takeover::{HandOverError, TakeoverError, hand_over, resume, take_over, withdraw};
+
+/// How often decisions are made. Deciding is pure and cheap; the signals have periods of their own.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Pause before an unfinished takeover is tried again, so that a dead ledger is not hammered.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
+
+/// Decisions waiting to be kept in the ledger. While it is down the oldest ones are reported as lost.
+const REMEMBER_QUEUE: usize = 256;
+
+/// The daemon: watches, decides, and has takeovers carried out on tasks of their own.
+pub struct Cycle {
+    topology: Topology,
+    policy: Policy,
+    ports: Ports,
+    board: Board,
+    blind: BTreeSet<&'static str>,
+    last: BTreeMap<BrokerId, Decision>,
+    /// Takeovers. They end with the cycle, and stand in the ledger as they are.
+    running: JoinSet<Result<(), WorkError>>,
+    /// Signals, and the keeping of decisions: they end with the cycle as well.
+    helpers: JoinSet<()>,
+    busy: BTreeMap<task::Id, BrokerId>,
+    /// A broker is not decided about by a reading of the ledger that is older than this.
+    settled: BTreeMap<BrokerId, Moment>,
+    tracker: Arc<Tracker>,
+    status: watch::Sender<Status>,
+    remember: mpsc::Sender<(BrokerId, Event)>,
+}
+
+/// What one broker needs done, beside watching.
+enum Work {
+    TakeOver(Plan, Cause, Option<Succession>),
+    Resume,
+    Withdraw,
+    HandOver(Epoch),
+}
+
+/// Why a piece of work came to no end.
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    #[error(transparent)]
+    TakeOver(#[from] TakeoverError),
+    #[error(transparent)]
+    HandOver(#[from] HandOverError),
+}
+
+impl Cycle {
+    /// A daemon over `ports`, and where its status can be read.
+    #[must_use]
+    pub fn new(topology: Topology, policy: Policy, mut ports: Ports) -> (Self, watch::Receiver<Status>) {
+        let tracker = Arc::new(Tracker::new(ports.events.clone()));
+        ports.events = tracker.clone();
+        let (status, reader) = watch::channel(Status::starting(&topology, policy.mode));
+        let (remember, waiting) = mpsc::channel(REMEMBER_QUEUE);
+        let mut helpers = JoinSet::new();
+        helpers.spawn(keep_decisions(ports.clone(), waiting));
+        let cycle = Self {
+            topology,
+            policy,
+            ports,
+            board: Board::default(),
+            blind: BTreeSet::new(),
+            last: BTreeMap::new(),
+            running: JoinSet::new(),
+            helpers,
+            busy: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            tracker,
+            status,
+            remember,
+        };
+        (cycle, reader)
+    }
+
+    /// Runs until `shutdown`. A takeover under way is left as it stands in the ledger, to be resumed.
+    pub async fn run(mut self, signals: Vec<Arc<dyn HealthSignal>>, shutdown: impl Future<Output = ()>) {
+        let mut evidence = watch_signals(signals, &self.ports, &mut self.helpers);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let (mode, version) = (self.policy.mode.word().to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        self.emit(None, None, What::AgentStarted { mode, version });
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                Some(evidence) = evidence.recv() => self.board.record(evidence),
+                Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+                _ = ticks.tick() => self.tick(),
+            }
+        }
+    }
+
+    /// signals → observe → decide → plan → execute.
+    fn tick(&mut self) {
+        let now = self.ports.clock.now(); // the world: time
+        let seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
+        self.tell_blindness(&seen); // the world: events
+        for broker in self.due(&seen) {
+            let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
+            self.tell(broker, &decision, &seen); // the world: events
+            let work = match &decision {
+                Decision::TakeOver(takeover)
+                | Decision::RestartInPlace(takeover)
+                | Decision::SwitchOver(takeover) => {
+                    let planned = plan(takeover, takeover.epoch.next(), &self.topology, &seen); // pure
+                    planned.ok().map(|plan| Work::TakeOver(plan, takeover.cause, takeover.succeeds))
+                }
+                Decision::Resume { .. } => Some(Work::Resume),
+                Decision::Withdraw { .. } => Some(Work::Withdraw),
+                Decision::HandOver { epoch, .. } => Some(Work::HandOver(*epoch)),
+                _ => None,
+            };
+            self.last.insert(broker, decision);
+            if let Some(work) = work {
+                self.launch(broker, work, now.mono); // the world: the takeover, on its own task
+            }
+        }
+        self.status.send_replace(self.tracker.status(&self.topology, &self.policy, &seen, &self.last));
+    }
+
+    /// The brokers to decide about: those without a run of ours, seen by a ledger reading after the last run.
+    fn due(&self, seen: &Observation) -> Vec<BrokerId> {
+        let read_at = seen.ledger.as_ref().map(|ledger| ledger.at);
+        // Without any reading nothing is claimed, so there is no harm in deciding (to hold).
+        let stale = |broker: &BrokerId| {
+            self.settled.get(broker).zip(read_at).is_some_and(|(settled, read_at)| read_at <= *settled)
+        };
+        // Before the first probe has come back there is nothing to decide about.
+        let unseen = |broker: &BrokerId| {
+            !self.last.contains_key(broker) && seen.brokers.get(broker).is_none_or(|s| s.probe.is_none())
+        };
+        let all = self.topology.brokers.keys().filter(|b| !unseen(b));
+        all.filter(|b| !self.busy.values().any(|busy| busy == *b) && !stale(b)).copied().collect()
+    }
+
+    fn launch(&mut self, broker: BrokerId, work: Work, decided: Moment) {
+        let decided = Some(decided);
+        let (ports, here) = (self.ports.clone(), self.topology.here.clone());
+        let task = self.running.spawn(async move {
+            let result = match work {
+                Work::TakeOver(plan, cause, succeeds) => {
+                    take_over(&ports, plan, cause, succeeds, decided).await.map(drop).map_err(WorkError::from)
+                }
+                Work::Resume => {
+                    resume(&ports, &here, broker, decided).await.map(drop).map_err(WorkError::from)
+                }
+                Work::Withdraw => withdraw(&ports, &here, broker).await.map(drop).map_err(WorkError::from),
+                Work::HandOver(epoch) => {
+                    hand_over(&ports, &here, broker, epoch).await.map_err(WorkError::from)
+                }
+            };
+            if result.is_err() {
+                ports.clock.sleep(RESUME_PAUSE).await;
+            }
+            match result {
+                // `understudy failover` on this host is at it: nothing went wrong.
+                Err(WorkError::TakeOver(TakeoverError::Busy(..))) => Ok(()),
+                result => result,
+            }
+        });
+        self.busy.insert(task.id(), broker);
+    }
+
+    fn ended(&mut self, ended: Result<(task::Id, Result<(), WorkError>), task::JoinError>) {
+        let (id, why) = match ended {
+            Ok((id, result)) => (id, result.err().map(|error| chain(&error))),
+            Err(panicked) => (panicked.id(), Some(chain(&panicked))),
+        };
+        let Some(broker) = self.busy.remove(&id) else { return };
+        self.settled.insert(broker, self.ports.clock.now().mono);
+        if let Some(why) = why {
+            self.emit(Some(broker), None, What::Interrupted { why });
+        }
+    }
+
+    fn tell_blindness(&mut self, seen: &Observation) {
+        let now_blind: BTreeSet<&'static str> = seen.blind.keys().copied().collect();
+        for signal in now_blind.difference(&self.blind) {
+            let why = seen.blind.get(signal).cloned().unwrap_or_default();
+            self.emit(None, None, What::SignalBlind { signal: (*signal).to_owned(), why });
+        }
+        for signal in self.blind.difference(&now_blind) {
+            self.emit(None, None, What::SignalSees { signal: (*signal).to_owned() });
+        }
+        self.blind = now_blind;
+    }
+
+    /// A decision other than the last one is an event, and is kept in the ledger.
+    fn tell(&self, broker: BrokerId, decision: &Decision, seen: &Observation) {
+        let before = self.last.get(&broker);
+        if before.is_some_and(|last| last.same_kind(decision)) {
+            return;
+        }
+        let epoch = seen.standing(broker).map(|standing| standing.epoch);
+        let what = What::Decided { decision: decision.clone(), evidence: sentences(broker, seen) };
+        let event = self.emit(Some(broker), epoch, what);
+        // A first look that finds all well is no decision worth keeping.
+        if before.is_some() || *decision != Decision::Healthy {
+            self.keep(broker, event);
+        }
+        if let Some(what) = self.would_take_over(broker, decision, seen) {
+            let event = self.emit(Some(broker), epoch, what);
+            self.keep(broker, event);
+        }
+    }
+
+    /// The plan of a takeover that only the mode forbids.
+    fn would_take_over(&self, broker: BrokerId, decision: &Decision, seen: &Observation) -> Option<What> {
+        let Decision::Hold { reasons } = decision else { return None };
+        if !matches!(reasons.as_slice(), [HoldReason::Observing | HoldReason::AwaitingApproval]) {
+            return None;
+        }
+        let allowed = Policy { mode: Mode::Auto, ..self.policy.clone() };
+        let (Decision::TakeOver(takeover)
+        | Decision::RestartInPlace(takeover)
+        | Decision::SwitchOver(takeover)) = decide(broker, seen, &self.topology, &allowed)
+        else {
+            return None;
+        };
+        let plan = plan(&takeover, takeover.epoch.next(), &self.topology, seen).ok()?;
+        Some(What::WouldTakeOver { plan: Box::new(plan), predicted: predicted(seen) })
+    }
+
+    fn keep(&self, broker: BrokerId, event: Event) {
+        let epoch = event.epoch;
+        if self.remember.try_send((broker, event)).is_err() {
+            let why = "too many decisions are waiting for the ledger".to_owned();
+            self.emit(Some(broker), epoch, What::NotRemembered { why });
+        }
+    }
+
+    fn emit(&self, broker: Option<BrokerId>, epoch: Option<Epoch>, what: What) -> Event {
+        let at = self.ports.clock.now().wall;
+        let event = Event { at, host: self.topology.here.clone(), broker, epoch, what };
+        self.ports.events.emit(&event);
+        event
+    }
+}
+
+/// Each signal looks on a task of its own: one that hangs does not blind the others.
+fn watch_signals(
+    signals: Vec<Arc<dyn HealthSignal>>,
+    ports: &Ports,
+    helpers: &mut JoinSet<()>,
+) -> mpsc::Receiver<Evidence> {
+    let (send, receive) = mpsc::channel(1024);
+    for signal in signals {
+        let (send, clock) = (send.clone(), ports.clock.clone());
+        helpers.spawn(async move {
+            loop {
+                let begun = clock.now().mono;
+                for evidence in signal.look(clock.as_ref()).await {
+                    if send.send(evidence).await.is_err() {
+                        return;
+                    }
+                }
+                let took = clock.now().mono.since(begun);
+                clock.sleep(signal.period().saturating_sub(took)).await;
+            }
+        });
+    }
+    receive
+}
+
+/// Keeps decisions in the ledger, in order, off the decision path.
+async fn keep_decisions(ports: Ports, mut waiting: mpsc::Receiver<(BrokerId, Event)>) {
+    while let Some((broker, event)) = waiting.recv().await {
+        if let Err(error) = ports.ledger.remember(broker, &event).await {
+            let what = What::NotRemembered { why: chain(&error) };
+            let at = ports.clock.now().wall;
+            ports.events.emit(&Event { at, what, ..event });
+        }
+    }
+}

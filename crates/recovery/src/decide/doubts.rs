@@ -1,0 +1,222 @@
+//! Every reason not to act.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::{Budget, Case, HoldReason};
+use crate::model::{
+    Attempt, BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, LocalProcess, Order,
+    PeerView, ProbeOutcome,
+};
+use crate::policy::Mode;
+
+impl Case<'_> {
+    /// Every reason not to take the broker over. Empty means: act.
+    pub(super) fn objections(&self) -> Vec<HoldReason> {
+        let mut reasons = self.doubts();
+        // Who succeeds a claimant knows already that the broker is to be taken over.
+        if self.here.left_first && self.silent_claim().is_none() && !self.released() {
+            reasons.push(HoldReason::StoppedCleanly);
+        }
+        if self.here.never_listed && self.silent_claim().is_none() && !self.released() {
+            reasons.push(HoldReason::NeverListed);
+        }
+        reasons.extend(self.paused());
+        reasons.extend(self.budget_spent());
+        reasons.extend(self.unfenceable());
+        reasons.extend(self.others_first());
+        reasons.extend(self.ledger_trouble());
+        reasons.extend(self.mode());
+        reasons
+    }
+
+    /// Every reason not to start a broker of this host again: only what concerns the host itself, for nobody else
+    /// is touched.
+    pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
+        let mut reasons: Vec<HoldReason> = self.storage_stalled().into_iter().collect();
+        // Somebody starts it here already, such as its unit: it registers before it opens its listener.
+        let heard =
+            self.here.controller_silence.filter(|silence| *silence < self.policy.controller_silent_for);
+        reasons.extend(heard.map(|silence| HoldReason::Starting { silence }));
+        if self.here.left_first && self.silent_claim().is_none() && !self.released() {
+            reasons.push(HoldReason::StoppedCleanly);
+        }
+        // Whether it was stopped on purpose is seen in the list alone, unless it ended by itself.
+        let ended = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Exited);
+        if !self.seen.metadata_fresh && !ended {
+            reasons.push(HoldReason::MetadataBlind);
+        }
+        reasons.extend(self.paused());
+        reasons.extend(self.unfenceable());
+        reasons.extend(self.ledger_trouble());
+        reasons.extend(self.mode());
+        reasons
+    }
+
+    /// What makes it doubtful that this one broker's host is dead, and dead alone. A person hears of it too.
+    pub(super) fn doubts(&self) -> Vec<HoldReason> {
+        let mut reasons = self.blindness();
+        reasons.extend(self.second_witness());
+        reasons.extend(self.peers());
+        reasons.extend(self.mass_failure());
+        reasons.extend(self.storage_stalled());
+        reasons.extend(self.carries());
+        reasons
+    }
+
+    /// A blind agent does nothing.
+    fn blindness(&self) -> Vec<HoldReason> {
+        let mut reasons = Vec::new();
+        let (answering, others) = self.seen.others_answering(self.broker);
+        // With no other broker to look at, only the controllers can say that we are not the one cut off.
+        let sighted = if others == 0 { self.seen.quorum_fresh } else { answering * 2 > others };
+        if !sighted {
+            reasons.push(HoldReason::Isolated { answering, others });
+        }
+        if !self.seen.metadata_fresh && others > 0 {
+            reasons.push(HoldReason::MetadataBlind);
+        }
+        reasons
+    }
+
+    /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear.
+    fn second_witness(&self) -> Option<HoldReason> {
+        let refused = self.here.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::Refused);
+        match (self.here.listed, self.here.controller_silence) {
+            (_, Some(silence)) if silence < self.policy.controller_silent_for => Some(match refused {
+                // Its host answers and the controller hears it: it opens its listener last.
+                true => HoldReason::Starting { silence },
+                false => HoldReason::OutOfReach { silence },
+            }),
+            (_, Some(_)) | (Some(false), None) => None,
+            _ => Some(HoldReason::OneWitness),
+        }
+    }
+
+    /// What the other agents say: one that gets an answer is enough to hold, and somebody must agree with us.
+    fn peers(&self) -> Option<HoldReason> {
+        let says = |view: &PeerView| view.brokers.get(&self.broker).map(|saw| saw.outcome.clone());
+        let mut answered =
+            self.seen.peers.iter().filter(|(_, view)| says(view) == Some(ProbeOutcome::Answered));
+        if let Some((host, _)) = answered.next() {
+            return Some(HoldReason::PeerSeesIt { host: host.clone() });
+        }
+        // The agents on hosts that are suspected themselves are not missed.
+        let suspects: BTreeSet<&HostName> = self.standing.iter().flat_map(|s| &s.writers).collect();
+        let asked: Vec<&HostName> =
+            self.topology.peers.iter().filter(|host| !suspects.contains(host)).collect();
+        let agree = |host: &&&HostName| self.seen.peers.get(**host).is_some_and(|view| says(view).is_some());
+        let agreeing = asked.iter().filter(agree).count();
+        (!asked.is_empty() && agreeing == 0).then_some(HoldReason::LoneObserver { peers: asked.len() })
+    }
+
+    fn mass_failure(&self) -> Option<HoldReason> {
+        let down = self.hosts(self.seen.down());
+        let of = self.hosts(self.seen.brokers.keys().copied());
+        let share = of * usize::from(self.policy.max_percent_down) / 100;
+        // One host alone is no mass, however few there are.
+        let limit = self.policy.max_brokers_down.min(share.max(1));
+        (down > limit).then_some(HoldReason::MassFailure { down, of, limit })
+    }
+
+    /// Brokers of one host go together. Where the owner is not known, each broker counts as a host.
+    fn hosts(&self, brokers: impl Iterator<Item = BrokerId>) -> usize {
+        let name = |b: BrokerId| self.owner(b).map_or_else(|| format!("broker {b}"), |host| host.0.clone());
+        brokers.map(name).collect::<BTreeSet<String>>().len()
+    }
+
+    fn storage_stalled(&self) -> Option<HoldReason> {
+        let storage = self.here.storage.as_ref()?;
+        // A host that is suspected may have lost its own way to the storage. So may one peer, while we can write.
+        let suspects = self.standing.map(|standing| &standing.writers);
+        let trusted = |host: &&HostName| suspects.is_none_or(|suspects| !suspects.contains(*host));
+        let at: BTreeSet<HostName> = storage.stalled_at.iter().filter(trusted).cloned().collect();
+        let here = storage.here == Some(false);
+        let stalls = here || (storage.here.is_none() && !at.is_empty()) || at.len() > 1;
+        stalls.then_some(HoldReason::StorageStalled { here, at })
+    }
+
+    /// Another broker that is well on a host that would be fenced: the owner's, or a silent claimant's.
+    fn carries(&self) -> Option<HoldReason> {
+        let fenced = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
+        let well = |host: &HostName| {
+            let mut others = self.topology.brokers.keys().filter(|b| **b != self.broker);
+            others.find(|b| self.owner(**b) == Some(host) && self.seen.is_well(**b)).copied()
+        };
+        let mut carrying = fenced.filter_map(|host| Some((host, well(host)?)));
+        carrying.next().map(|(host, broker)| HoldReason::HostCarries { host: host.clone(), broker })
+    }
+
+    /// Whether the broker was stopped for a switchover that came to nothing.
+    fn released(&self) -> bool {
+        let last = self.standing.and_then(|standing| standing.attempts.last());
+        last.is_some_and(|last| last.cause == Cause::Planned && last.ended.as_deref() == Some("abandoned"))
+    }
+
+    pub(super) fn paused(&self) -> Option<HoldReason> {
+        let Order { who, host, what, .. } = self.orders()?.pause(self.broker, self.seen.now.wall)?;
+        let Instruction::Pause { reason, until, .. } = what else { return None };
+        let who = format!("{who} on {host}");
+        Some(HoldReason::Paused { who, why: reason.clone(), until: *until })
+    }
+
+    /// Automatic takeovers are counted in the ledger, so that no restart forgets them.
+    fn budget_spent(&self) -> Option<HoldReason> {
+        let window = self.policy.budget_window;
+        let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
+        let counts = |broker: BrokerId, attempt: &&Attempt| {
+            let acked = self.orders().and_then(|orders| orders.acked_at(broker));
+            let asked_for = attempt.cause != Cause::Automatic || attempt.in_place;
+            let untouched = attempt.ended.as_deref() == Some("withdrawn");
+            // The claim that is open is not another one.
+            let open = attempt.ended.is_none() && attempt.by == self.topology.here;
+            let excused = asked_for || untouched || open;
+            attempt.at > since && acked.is_none_or(|acked| attempt.at > acked) && !excused
+        };
+        let used = |broker: &BrokerId, standing: &LedgerStanding| {
+            standing.attempts.iter().filter(|attempt| counts(*broker, attempt)).count()
+        };
+        let ledger = self.seen.ledger.as_ref()?;
+        let own = ledger.brokers.get(&self.broker).map_or(0, |standing| used(&self.broker, standing));
+        let all = ledger.brokers.iter().map(|(broker, standing)| used(broker, standing)).sum();
+        if own >= self.policy.takeovers_per_broker {
+            return Some(HoldReason::BudgetSpent { budget: Budget::Broker, used: own, window });
+        }
+        let spent = all >= self.policy.takeovers_per_cluster;
+        spent.then_some(HoldReason::BudgetSpent { budget: Budget::Cluster, used: all, window })
+    }
+
+    /// A possible writer that nothing could be proven of.
+    pub(super) fn unfenceable(&self) -> Option<HoldReason> {
+        let mut writers = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
+        let without = |host: &&HostName| self.topology.fences.get(*host).is_none_or(Vec::is_empty);
+        writers.find(without).map(|host| HoldReason::NoFence { host: host.clone() })
+    }
+
+    fn ledger_trouble(&self) -> Option<HoldReason> {
+        if self.standing.is_some() {
+            return None;
+        }
+        let damaged = self.seen.ledger.as_ref().and_then(|ledger| ledger.damaged.get(&self.broker));
+        Some(match damaged {
+            Some(why) => HoldReason::LedgerDamaged { why: why.clone() },
+            None => HoldReason::LedgerUnreachable,
+        })
+    }
+
+    fn mode(&self) -> Option<HoldReason> {
+        let approved = || {
+            let LedgerStanding { epoch, state, .. } = self.standing?;
+            let approval = |epoch| self.orders()?.approval(self.broker, epoch, self.seen.now.wall);
+            // An approval is for the claim of the next epoch: it holds until that has ended.
+            let open = matches!(state, Some(EpochState::Open { .. }));
+            approval(*epoch).or_else(|| approval(Epoch(epoch.0.checked_sub(1)?)).filter(|_| open))
+        };
+        match self.policy.mode {
+            Mode::Auto => None,
+            Mode::Approve => approved().is_none().then_some(HoldReason::AwaitingApproval),
+            Mode::Observe => Some(HoldReason::Observing),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The broker is owned by this host: it is started again here, where that has a chance.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Case, Decision, EscalateReason, HoldReason, hold, not_yet};
+use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome};
+use crate::observe::ProbeSeen;
+
+impl Case<'_> {
+    /// A broker that this host owns does not answer.
+    pub(super) fn at_home(&self, standing: &LedgerStanding) -> Decision {
+        let Some(probe) = &self.here.probe else {
+            return Decision::Suspect { clue: "it has not been probed lately".into() };
+        };
+        // A process that nobody could look at may well run.
+        let process = self.here.local.map_or(LocalProcess::Running, |(process, _)| process);
+        // And whatever accepts connections is some process, whoever started it.
+        if process == LocalProcess::Running || probe.outcome == ProbeOutcome::Silent {
+            return self.runs_and_does_not_answer(probe);
+        }
+        if probe.not_answering.is_none_or(|lasting| lasting < self.policy.restart_after) {
+            let clue = format!("it {}, and its process does not run here", probe.outcome.word());
+            return Decision::Suspect { clue };
+        }
+        if self.restarts() >= self.policy.restart_tries {
+            return self.leave_to_others("ended again after every restart in place");
+        }
+        let reasons = self.objections_at_home();
+        if reasons.is_empty() {
+            Decision::RestartInPlace(self.takeover(standing, &standing.owner, Cause::Automatic))
+        } else {
+            Decision::Hold { reasons }
+        }
+    }
+
+    /// Its process is alive, or was not seen: it is starting, it hangs, or the way to its listener is broken.
+    fn runs_and_does_not_answer(&self, probe: &ProbeSeen) -> Decision {
+        let heard = self.here.controller_silence.filter(|s| *s < self.policy.controller_silent_for);
+        if let Some(silence) = heard {
+            return hold(match probe.outcome {
+                ProbeOutcome::Refused => HoldReason::Starting { silence },
+                _ => HoldReason::OutOfReach { silence },
+            });
+        }
+        match not_yet(probe, self.policy, self.policy.process_down_after) {
+            Some(clue) => Decision::Suspect { clue },
+            // It may hold the log dirs: it is not for us to kill it. Whoever takes over fences this host.
+            None => {
+                self.leave_to_others(&format!("{}, though its process has not ended", probe.outcome.word()))
+            }
+        }
+    }
+
+    fn leave_to_others(&self, symptom: &str) -> Decision {
+        let hosts = self.other_candidates();
+        if hosts.is_empty() {
+            let reason = EscalateReason::DownHere { symptom: symptom.to_owned() };
+            return Decision::Escalate { reasons: vec![reason] };
+        }
+        hold(HoldReason::LeftToOthers { hosts })
+    }
+
+    /// How long a host that refuses connections is left to its own agent or unit: no longer, once that has tried as
+    /// often as it may.
+    pub(super) fn refused_limit(&self) -> Duration {
+        let tried = self.restarts();
+        let spent = tried > 0 && tried >= self.policy.restart_tries;
+        if spent { self.policy.restart_after } else { self.policy.process_down_after }
+    }
+
+    /// How often the owner has started the broker again lately.
+    fn restarts(&self) -> usize {
+        let Some(standing) = self.standing else { return 0 };
+        let window = self.policy.restart_window;
+        let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
+        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let counts = standing.attempts.iter().rev().take_while(|attempt| attempt.in_place);
+        let recent = counts.filter(|a| {
+            a.at > since && a.cause == Cause::Automatic && acked.is_none_or(|acked| a.at > acked)
+        });
+        recent.count()
+    }
+}

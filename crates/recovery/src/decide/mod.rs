@@ -1,0 +1,291 @@
+//! Observation × Policy × History → Decision. Pure: `now` is data, and nobody is asked.
+//!
+//! Deliberately absent: any path to [`Decision::TakeOver`] on one witness, on stale evidence, or on a
+//! timer alone.
+
+mod doubts;
+mod home;
+mod standbys;
+
+use std::time::Duration;
+
+pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
+use crate::model::{
+    BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Moment, Orders, Outcome, ProbeOutcome,
+    Succession, Topology, human,
+};
+use crate::observe::{Observation, ProbeSeen, Seen};
+use crate::policy::{Mode, Policy};
+
+/// Decides about `broker`.
+#[must_use]
+pub fn decide(broker: BrokerId, seen: &Observation, topology: &Topology, policy: &Policy) -> Decision {
+    let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
+    let case = Case { broker, here: &here, standing: seen.standing(broker), seen, topology, policy };
+    case.unfinished().or_else(|| case.ordered()).unwrap_or_else(|| case.by_health())
+}
+
+/// Everything that a decision about one broker is made of.
+struct Case<'a> {
+    broker: BrokerId,
+    here: &'a Seen,
+    standing: Option<&'a LedgerStanding>,
+    seen: &'a Observation,
+    topology: &'a Topology,
+    policy: &'a Policy,
+}
+
+impl Case<'_> {
+    /// A takeover that is open in the ledger comes before everything else, unless its claimant fell silent.
+    fn unfinished(&self) -> Option<Decision> {
+        let LedgerStanding { epoch, state, owner, nonsense, .. } = self.standing?;
+        let Some(EpochState::Open { by, touched, cause }) = state else { return None };
+        let epoch = *epoch;
+        if self.silent_claim().is_some() {
+            return None;
+        }
+        if let Some(why) = nonsense {
+            return Some(hold(HoldReason::LedgerDamaged { why: why.clone() }));
+        }
+        if *by == self.topology.here {
+            return Some(self.own_unfinished(epoch, *touched, *cause));
+        }
+        let released = self
+            .orders()
+            .is_some_and(|orders| orders.released(self.broker, epoch, &self.topology.here).is_some());
+        if *cause == Cause::Planned && *owner == self.topology.here && !released {
+            return Some(match self.policy.mode {
+                Mode::Observe => hold(HoldReason::Observing),
+                _ => Decision::HandOver { epoch, to: by.clone() },
+            });
+        }
+        Some(hold(HoldReason::ClaimedElsewhere { by: by.clone(), epoch }))
+    }
+
+    fn own_unfinished(&self, epoch: Epoch, touched: bool, cause: Cause) -> Decision {
+        if self.policy.mode == Mode::Observe {
+            return hold(HoldReason::Observing);
+        }
+        if touched || cause != Cause::Automatic {
+            return Decision::Resume { epoch };
+        }
+        // Nothing was touched yet: the claim is worth what the evidence is worth now.
+        if self.here.answers() {
+            return Decision::Withdraw { epoch };
+        }
+        if let Some(clue) = self.too_early() {
+            return Decision::Suspect { clue };
+        }
+        let own = self.standing.is_some_and(|standing| standing.owner == self.topology.here);
+        let reasons = if own { self.objections_at_home() } else { self.objections() };
+        if reasons.is_empty() { Decision::Resume { epoch } } else { Decision::Hold { reasons } }
+    }
+
+    /// The open epoch of another host whose claimant has written nothing for too long. Its silence proves nothing:
+    /// it only lets the next one claim, and fence it. A journal that makes no sense cannot be carried on by its own
+    /// claimant either, which then succeeds itself.
+    fn silent_claim(&self) -> Option<Succession> {
+        let standing = self.standing?;
+        let Some(EpochState::Open { by, .. }) = &standing.state else { return None };
+        let quiet = self.here.claim_quiet.is_some_and(|quiet| quiet >= self.policy.claim_silent_after);
+        let lost = *by != self.topology.here || standing.nonsense.is_some();
+        (quiet && lost).then_some(Succession { epoch: standing.epoch, records: standing.records })
+    }
+
+    /// A switchover to this host that a person asked for, of a broker that is well.
+    fn ordered(&self) -> Option<Decision> {
+        let standing = self.standing?;
+        let now = self.seen.now.wall;
+        let (_, to) = self.orders()?.switchover(self.broker, standing.epoch, now)?;
+        let settled = !matches!(standing.state, Some(EpochState::Open { .. }))
+            && standing.writers.iter().all(|host| *host == standing.owner);
+        let ours = *to == self.topology.here && standing.owner != self.topology.here;
+        if !ours || !settled || !self.seen.is_well(self.broker) {
+            return None;
+        }
+        if let Some(paused) = self.paused() {
+            return Some(hold(paused));
+        }
+        match self.policy.mode {
+            Mode::Observe => Some(hold(HoldReason::Observing)),
+            _ => Some(Decision::SwitchOver(self.takeover(standing, &standing.owner, Cause::Planned))),
+        }
+    }
+
+    fn by_health(&self) -> Decision {
+        let Some(probe) = &self.here.probe else {
+            return Decision::Suspect { clue: "it has not been probed lately".into() };
+        };
+        if probe.outcome == ProbeOutcome::Answered {
+            return match self.here.listed {
+                Some(false) => {
+                    Decision::Suspect { clue: "it answers, but the controller has fenced it".into() }
+                }
+                _ => Decision::Healthy,
+            };
+        }
+        if let Some(decision) = self.failed_before() {
+            return decision;
+        }
+        match self.standing {
+            Some(standing) if standing.owner == self.topology.here => self.at_home(standing),
+            _ => self.elsewhere(),
+        }
+    }
+
+    /// The broker of another host does not answer.
+    fn elsewhere(&self) -> Decision {
+        if let Some(clue) = self.too_early() {
+            return Decision::Suspect { clue };
+        }
+        let reasons = self.objections();
+        match self.standing {
+            Some(standing) if reasons.is_empty() => {
+                Decision::TakeOver(self.takeover(standing, &standing.owner, Cause::Automatic))
+            }
+            _ => Decision::Hold { reasons },
+        }
+    }
+
+    /// After a stuck takeover nobody tries again by himself; after an abandoned one, only those who have not tried.
+    fn failed_before(&self) -> Option<Decision> {
+        let standing = self.standing?;
+        let epoch = standing.epoch;
+        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let last = standing.attempts.last()?;
+        if acked.is_some_and(|acked| acked > last.at) {
+            return None;
+        }
+        let Some(EpochState::Ended { outcome, .. }) = &standing.state else { return None };
+        match outcome {
+            Outcome::Stuck { at, why } => {
+                let reason = EscalateReason::Stuck { epoch, at: at.clone(), why: why.clone() };
+                Some(Decision::Escalate { reasons: vec![reason] })
+            }
+            Outcome::Abandoned { at, why, .. } => self.given_up(standing, acked, &format!("{at}: {why}")),
+            _ => None,
+        }
+    }
+
+    /// Whether the symptom has lasted long enough; if not, what we wait for.
+    fn too_early(&self) -> Option<String> {
+        match &self.here.probe {
+            Some(probe) => not_yet(probe, self.policy, self.refused_limit()),
+            None => Some("it has not been probed lately".to_owned()),
+        }
+    }
+
+    fn orders(&self) -> Option<&Orders> {
+        Some(self.seen.ledger.as_ref()?.orders.as_ref())
+    }
+
+    fn owner(&self, broker: BrokerId) -> Option<&HostName> {
+        // Where the ledger says nothing of it, it is most likely at home.
+        let home = || self.topology.brokers.get(&broker).map(|broker| &broker.home);
+        self.seen.standing(broker).map(|standing| &standing.owner).or_else(home)
+    }
+
+    fn takeover(&self, standing: &LedgerStanding, from: &HostName, cause: Cause) -> Takeover {
+        Takeover {
+            broker: self.broker,
+            from: from.clone(),
+            to: self.topology.here.clone(),
+            epoch: standing.epoch,
+            cause,
+            succeeds: self.silent_claim(),
+            writers: standing.writers.clone(),
+            fault_at: self.seen.now.wall_at(fault(self.here).unwrap_or(self.seen.now.mono)),
+            because: sentences(self.broker, self.seen),
+        }
+    }
+}
+
+fn hold(reason: HoldReason) -> Decision {
+    Decision::Hold { reasons: vec![reason] }
+}
+
+/// Whether the symptom has lasted long enough; if not, what we wait for.
+fn not_yet(probe: &ProbeSeen, policy: &Policy, refused_limit: Duration) -> Option<String> {
+    let limit = limit(probe, policy, refused_limit);
+    let due = probe.lasting >= limit || probe.not_answering.is_some_and(|d| d >= patient(policy));
+    let word = probe.outcome.word();
+    (!due).then(|| format!("it {word}; a takeover is due after {} of that", human(limit)))
+}
+
+/// A broker that fails now this way, now that way, is judged by the most patient limit.
+fn patient(policy: &Policy) -> Duration {
+    policy.host_down_after.max(policy.process_down_after).max(policy.hung_after)
+}
+
+fn limit(probe: &ProbeSeen, policy: &Policy, refused_limit: Duration) -> Duration {
+    match probe.outcome {
+        ProbeOutcome::Answered => Duration::MAX,
+        ProbeOutcome::Unreachable => policy.host_down_after,
+        ProbeOutcome::Refused => refused_limit,
+        ProbeOutcome::Silent => policy.hung_after,
+    }
+}
+
+/// The last time the broker was seen well, so that time-to-ISR errs on the long side.
+fn fault(seen: &Seen) -> Option<Moment> {
+    let probe = seen.probe.as_ref()?;
+    probe.last_answer.or(probe.failing_since)
+}
+
+/// The evidence on a broker, as sentences for people.
+#[must_use]
+pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
+    let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
+    let mut said = vec![match &here.probe {
+        Some(p) => format!("our probe: broker {broker} {} for {}", p.outcome.word(), human(p.lasting)),
+        None => format!("our probe: no fresh look at broker {broker}"),
+    }];
+    said.push(match here.controller_silence {
+        Some(silence) => format!("the active controller: heard it {} ago", human(silence)),
+        None => "the active controller: could not be asked".to_owned(),
+    });
+    said.push(match here.listed {
+        Some(true) => "the broker list: still has it".to_owned(),
+        Some(false) => "the broker list: does not have it".to_owned(),
+        None => "the broker list: not read lately".to_owned(),
+    });
+    let (answering, others) = seen.others_answering(broker);
+    said.push(format!("{answering} of {others} other brokers answer us"));
+    said
+}
+
+/// A takeover that a person asks for: the same evidence, and what speaks against it. Each objection may be
+/// overridden; the proof of the fence may not.
+#[must_use]
+pub fn decide_manual(
+    broker: BrokerId,
+    standing: &LedgerStanding,
+    seen: &Observation,
+    topology: &Topology,
+    policy: &Policy,
+) -> (Takeover, Vec<String>) {
+    let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
+    let case = Case { broker, here: &here, standing: Some(standing), seen, topology, policy };
+    let doubts = case.doubts().into_iter().chain(case.paused()).chain(case.unfenceable());
+    let mut against: Vec<String> = doubts.map(|reason| reason.to_string()).collect();
+    if here.answers() {
+        against.insert(0, format!("broker {broker} answers: its host would be fenced while it works"));
+    }
+    if let Some(EpochState::Open { by, .. }) = &standing.state
+        && *by != topology.here
+        && case.silent_claim().is_none()
+    {
+        against.push(HoldReason::ClaimedElsewhere { by: by.clone(), epoch: standing.epoch }.to_string());
+    }
+    (case.takeover(standing, &standing.owner, Cause::Manual), against)
+}
+
+/// How long a takeover would take, by those that went well: the median of their times-to-ISR.
+#[must_use]
+pub fn predicted(seen: &Observation) -> Option<Duration> {
+    let standings = seen.ledger.iter().flat_map(|ledger| ledger.brokers.values());
+    let mut times: Vec<Duration> =
+        standings.flat_map(|standing| &standing.attempts).filter_map(|attempt| attempt.time_to_isr).collect();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}

@@ -1,0 +1,107 @@
+//! Who of several standbys goes first.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Case, Decision, EscalateReason, HoldReason, hold, limit, patient};
+use crate::model::{Broker, Candidate, HostName, LedgerStanding};
+
+impl Case<'_> {
+    /// A better standby has `step_in_after` to act before the next one does.
+    pub(super) fn others_first(&self) -> Option<HoldReason> {
+        let owns = self.owned_here();
+        if owns >= self.topology.standby.max_brokers {
+            let hosts = self.other_candidates();
+            let left = !hosts.is_empty();
+            return Some(if left {
+                HoldReason::LeftToOthers { hosts }
+            } else {
+                HoldReason::StandbyFull { owns }
+            });
+        }
+        let ours = (
+            self.order(self.topology.standby.rank, self.topology.standby.rack.as_ref()),
+            &self.topology.here,
+        );
+        let mut ahead: Vec<_> = self
+            .candidates()
+            .into_iter()
+            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit)
+            .map(|(host, candidate)| (self.order(candidate.rank, candidate.rack.as_ref()), host))
+            .filter(|theirs| *theirs < ours)
+            .collect();
+        ahead.sort_unstable();
+        let (_, first) = ahead.first()?;
+        let turn = self.policy.step_in_after * u32::try_from(ahead.len()).unwrap_or(u32::MAX);
+        let step_in = turn.saturating_sub(self.due_for());
+        (!step_in.is_zero()).then(|| HoldReason::OthersFirst { host: (*first).clone(), step_in })
+    }
+
+    /// The better comes first: by rack, then by rank. Equals go by name.
+    fn order(&self, rank: u32, rack: Option<&String>) -> (usize, u32) {
+        let racks = self.topology.brokers.get(&self.broker).map(|Broker { racks, .. }| racks.as_slice());
+        let racks = racks.unwrap_or_default();
+        let place = racks.iter().position(|wanted| Some(wanted) == rack).unwrap_or(racks.len());
+        (place, rank)
+    }
+
+    /// For how long the takeover has been due.
+    fn due_for(&self) -> Duration {
+        if self.silent_claim().is_some() {
+            return self.here.claim_quiet.unwrap_or_default().saturating_sub(self.policy.claim_silent_after);
+        }
+        let Some(probe) = &self.here.probe else { return Duration::ZERO };
+        let mixed = probe.not_answering.unwrap_or_default().saturating_sub(patient(self.policy));
+        probe.lasting.saturating_sub(limit(probe, self.policy, self.refused_limit())).max(mixed)
+    }
+
+    fn owned_here(&self) -> usize {
+        let brokers = self.seen.ledger.iter().flat_map(|ledger| ledger.brokers.values());
+        brokers.filter(|standing| standing.owner == self.topology.here).count()
+    }
+
+    /// The other standbys of this broker that an agent answers for, but those that are suspected themselves or
+    /// have given up.
+    fn candidates(&self) -> Vec<(&HostName, &Candidate)> {
+        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let out: BTreeSet<&HostName> = self
+            .standing
+            .iter()
+            .flat_map(|standing| standing.writers.iter().chain(standing.gave_up(acked)))
+            .collect();
+        let peers = self.seen.peers.iter().filter(|(host, _)| !out.contains(host));
+        let serving = peers.filter_map(|(host, view)| Some((host, view.candidate.as_ref()?)));
+        serving.filter(|(_, candidate)| candidate.serves.contains(&self.broker)).collect()
+    }
+
+    /// The other standbys that may yet take the broker over.
+    pub(super) fn other_candidates(&self) -> BTreeSet<HostName> {
+        let able = self
+            .candidates()
+            .into_iter()
+            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit);
+        able.map(|(host, _)| host.clone()).collect()
+    }
+
+    /// Takeovers were abandoned since the last recovery. Who has not tried yet may try.
+    pub(super) fn given_up(
+        &self,
+        standing: &LedgerStanding,
+        acked: Option<Timestamp>,
+        why: &str,
+    ) -> Option<Decision> {
+        let gave_up = standing.gave_up(acked);
+        if !gave_up.contains(&self.topology.here) {
+            return None;
+        }
+        let hosts = self.other_candidates();
+        if !hosts.is_empty() {
+            return Some(hold(HoldReason::LeftToOthers { hosts }));
+        }
+        let hosts = gave_up.into_iter().cloned().collect();
+        let reason = EscalateReason::AbandonedByAll { hosts, epoch: standing.epoch, why: why.to_owned() };
+        Some(Decision::Escalate { reasons: vec![reason] })
+    }
+}

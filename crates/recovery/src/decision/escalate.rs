@@ -1,0 +1,69 @@
+//! Why a person is needed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Epoch, HostName};
+
+/// Why a person is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum EscalateReason {
+    /// The last takeover ended neither forward nor back.
+    Stuck {
+        /// Its epoch.
+        epoch: Epoch,
+        /// The step.
+        at: String,
+        /// What is missing.
+        why: String,
+    },
+    /// Every standby has tried and could not.
+    AbandonedByAll {
+        /// Those that tried.
+        hosts: BTreeSet<HostName>,
+        /// The newest epoch.
+        epoch: Epoch,
+        /// How it ended.
+        why: String,
+    },
+    /// The broker is owned by this host, and starting it again here is no way out.
+    DownHere {
+        /// What is wrong with it.
+        symptom: String,
+    },
+}
+
+impl EscalateReason {
+    /// The label in metrics, and the section of the runbook.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Stuck { .. } => "stuck",
+            Self::AbandonedByAll { .. } => "abandoned_by_all",
+            Self::DownHere { .. } => "down_here",
+        }
+    }
+}
+
+impl fmt::Display for EscalateReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stuck { epoch, at, why } => {
+                write!(f, "takeover epoch {epoch} is stuck at {at}: {why}; then run `understudy ack`")
+            }
+            Self::AbandonedByAll { hosts, epoch, why } => {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "no standby is left: {} tried (last in epoch {epoch}: {why}); repair one, then run \
+                     `understudy ack`",
+                    hosts.join(", ")
+                )
+            }
+            Self::DownHere { symptom } => write!(f, "the broker is owned by this host and {symptom}"),
+        }
+    }
+}

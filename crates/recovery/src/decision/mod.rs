@@ -1,0 +1,145 @@
+//! What can be decided about a broker, and every reason not to act. Plain data.
+
+mod escalate;
+mod hold;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use self::escalate::EscalateReason;
+pub use self::hold::{Budget, HoldReason};
+use crate::model::{BrokerId, Cause, Epoch, HostName, Succession};
+
+/// What to do about one broker now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "decision", rename_all = "snake_case")]
+pub enum Decision {
+    /// It answers.
+    Healthy,
+    /// Something is wrong, and not for long enough to act.
+    Suspect {
+        /// What is wrong, and until when we wait.
+        clue: String,
+    },
+    /// It looks dead, and we do not act.
+    Hold {
+        /// Why not. Never empty.
+        reasons: Vec<HoldReason>,
+    },
+    /// Take it over.
+    TakeOver(Takeover),
+    /// Its process is gone from this host, which owns it: start it again here.
+    RestartInPlace(Takeover),
+    /// A person asked for the broker to move here, and it is well.
+    SwitchOver(Takeover),
+    /// Another host takes the broker over from this one, as planned: stop and release it here.
+    HandOver {
+        /// The epoch of the switchover.
+        epoch: Epoch,
+        /// The host that takes it.
+        to: HostName,
+    },
+    /// Carry on with the takeover that this host has begun.
+    Resume {
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// Give up the claim of this host: nothing was touched yet and the broker is back.
+    Withdraw {
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// A person is needed.
+    Escalate {
+        /// Why. Never empty.
+        reasons: Vec<EscalateReason>,
+    },
+}
+
+/// A takeover that was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takeover {
+    /// The broker.
+    pub broker: BrokerId,
+    /// Its present owner, by the ledger.
+    pub from: HostName,
+    /// The host that takes over.
+    pub to: HostName,
+    /// The newest epoch; the claim must win the next one.
+    pub epoch: Epoch,
+    /// Who or what asks for it.
+    pub cause: Cause,
+    /// The open epoch of a silent claimant that it takes over from.
+    pub succeeds: Option<Succession>,
+    /// Every host that may be writing to the log dirs.
+    pub writers: BTreeSet<HostName>,
+    /// When the fault happened: the last time the broker was seen well.
+    pub fault_at: Timestamp,
+    /// The evidence, as sentences.
+    pub because: Vec<String>,
+}
+
+impl Decision {
+    /// The metric label.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Suspect { .. } => "suspect",
+            Self::Hold { .. } => "hold",
+            Self::TakeOver(_) => "take_over",
+            Self::RestartInPlace(_) => "restart_in_place",
+            Self::SwitchOver(_) => "switch_over",
+            Self::HandOver { .. } => "hand_over",
+            Self::Resume { .. } => "resume",
+            Self::Withdraw { .. } => "withdraw",
+            Self::Escalate { .. } => "escalate",
+        }
+    }
+
+    /// Whether somebody should be told at once.
+    #[must_use]
+    pub fn pages(&self) -> bool {
+        match self {
+            Self::Escalate { .. } => true,
+            Self::Hold { reasons } => reasons.iter().any(HoldReason::pages),
+            _ => false,
+        }
+    }
+
+    /// Whether two decisions are the same but for numbers that move by themselves.
+    #[must_use]
+    pub fn same_kind(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Hold { reasons: a }, Self::Hold { reasons: b }) => {
+                a.iter().map(HoldReason::label).eq(b.iter().map(HoldReason::label))
+            }
+            (Self::Escalate { reasons: a }, Self::Escalate { reasons: b }) => a == b,
+            _ => self.label() == other.label(),
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Healthy => write!(f, "healthy"),
+            Self::Suspect { clue } => write!(f, "suspect: {clue}"),
+            Self::Hold { reasons } => write!(f, "hold: {}", join(reasons)),
+            Self::TakeOver(t) => write!(f, "take over from {} to {}", t.from, t.to),
+            Self::RestartInPlace(t) => write!(f, "restart it on {}", t.to),
+            Self::SwitchOver(t) => write!(f, "switch over from {} to {}", t.from, t.to),
+            Self::HandOver { epoch, to } => write!(f, "hand it over to {to} (epoch {epoch})"),
+            Self::Resume { epoch } => write!(f, "resume the takeover of epoch {epoch}"),
+            Self::Withdraw { epoch } => write!(f, "withdraw the claim of epoch {epoch}"),
+            Self::Escalate { reasons } => write!(f, "needs a person: {}", join(reasons)),
+        }
+    }
+}
+
+fn join<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,47 @@
+//! `address` drivers: have a broker's address on this host.
+
+pub mod netlink;
+
+mod cidr;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzz;
+mod neighbour;
+mod routes;
+mod wire;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::ports::Address;
+
+pub use netlink::{Netlink, NetlinkConfig};
+
+/// How a broker's address moves to this host.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum AddressConfig {
+    /// As a further address of one of this host's interfaces.
+    Netlink(NetlinkConfig),
+}
+
+impl AddressConfig {
+    /// The driver, ready to use.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<Arc<dyn Address>, Vec<String>> {
+        match self {
+            Self::Netlink(config) => Ok(Arc::new(config.build()?)),
+        }
+    }
+
+    /// The address that moves, for people to read.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::Netlink(config) => &config.address,
+        }
+    }
+}

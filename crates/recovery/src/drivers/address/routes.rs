@@ -1,0 +1,177 @@
+//! This host's interfaces and addresses, through rtnetlink.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::cidr::Cidr;
+use super::neighbour::Mac;
+
+/// The kernel answers within microseconds; nothing in here waits for the network.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// An interface of this host.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    /// Whether it is switched on.
+    pub(super) is_up: bool,
+    /// Whether there is a link: a cable, or a peer.
+    pub(super) has_carrier: bool,
+    /// Its Ethernet address; `None` where neighbours are not asked for addresses.
+    pub(super) mac: Option<Mac>,
+}
+
+/// An address that is on this host.
+#[derive(Debug, Clone)]
+pub(super) struct Assigned {
+    pub(super) index: u32,
+    pub(super) prefix: u8,
+    message: AddressMessage,
+}
+
+impl Assigned {
+    fn flags(&self) -> AddressFlags {
+        let long = self.message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Flags(flags) => Some(*flags),
+            _ => None,
+        });
+        long.unwrap_or_else(|| AddressFlags::from_bits_retain(self.message.header.flags.bits().into()))
+    }
+
+    /// Whether the kernel does not use it: another host has it, or it is still looking for one.
+    pub(super) fn is_unusable(&self) -> bool {
+        self.flags().intersects(AddressFlags::Tentative | AddressFlags::Dadfailed)
+    }
+
+    /// Whether other addresses of its network go with it when it is removed.
+    fn is_primary(&self) -> bool {
+        !self.flags().contains(AddressFlags::Secondary)
+    }
+}
+
+/// A conversation with the kernel's routing side.
+pub(super) struct Routes {
+    handle: rtnetlink::Handle,
+    connection: JoinHandle<()>,
+}
+
+impl Drop for Routes {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Routes {
+    pub(super) fn open() -> io::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        Ok(Self { handle, connection: tokio::spawn(connection) })
+    }
+
+    /// The interface of this name, if there is one.
+    pub(super) async fn link(&self, name: &str) -> io::Result<Option<Link>> {
+        let mut links = Box::pin(self.handle.link().get().match_name(name.to_owned()).execute());
+        match within(links.try_next()).await {
+            Ok(found) => Ok(found.map(|message| link(&message))),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where on this host the address is.
+    pub(super) async fn assigned(&self, address: IpAddr) -> io::Result<Vec<Assigned>> {
+        let found = self.handle.address().get().set_address_filter(address).execute();
+        let found: Vec<AddressMessage> = within(found.try_collect()).await?;
+        let assigned = found.into_iter().filter(|message| local(message) == Some(address));
+        let assigned = assigned.map(|message| Assigned {
+            index: message.header.index,
+            prefix: message.header.prefix_len,
+            message,
+        });
+        Ok(assigned.collect())
+    }
+
+    /// Adds the address. One that is there already is no error.
+    pub(super) async fn add(&self, index: u32, cidr: Cidr) -> io::Result<()> {
+        let mut request = self.handle.address().add(index, cidr.address, cidr.prefix);
+        if cidr.address.is_ipv6() {
+            // We have asked the neighbours ourselves; the kernel would take a second and more.
+            request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        }
+        match within(request.execute()).await {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Removes the address, and no other.
+    pub(super) async fn remove(&self, interface: &str, assigned: Assigned) -> io::Result<()> {
+        if matches!(local(&assigned.message), Some(IpAddr::V4(_))) && assigned.is_primary() {
+            promote_secondaries(interface)?;
+        }
+        match within(self.handle.address().del(assigned.message).execute()).await {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// Without this the kernel removes, together with the first IPv4 address of a network, all others of that
+/// network on the interface: the addresses of other brokers, or the host's own.
+fn promote_secondaries(interface: &str) -> io::Result<()> {
+    let file = format!("/proc/sys/net/ipv4/conf/{interface}/promote_secondaries");
+    if fs::read_to_string(&file)?.trim() == "1" {
+        return Ok(());
+    }
+    fs::write(&file, "1").map_err(|error| {
+        let text =
+            format!("{file} is 0 and cannot be set, so other addresses could be lost; set it to 1: {error}");
+        io::Error::new(error.kind(), text)
+    })
+}
+
+async fn within<T>(request: impl Future<Output = Result<T, rtnetlink::Error>>) -> io::Result<T> {
+    match timeout(LIMIT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(rtnetlink::Error::NetlinkError(message))) => Err(message.to_io()),
+        Ok(Err(error)) => Err(io::Error::other(error)),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel gave no answer over netlink")),
+    }
+}
+
+/// The address itself. On a point-to-point link `Address` is the peer's, where there is a `Local` too.
+fn local(message: &AddressMessage) -> Option<IpAddr> {
+    let attributes = &message.attributes;
+    let local = attributes.iter().find_map(|a| match a {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    local.or_else(|| {
+        attributes.iter().find_map(|a| match a {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let asks = message.header.link_layer_type == LinkLayerType::Ether && !flags.contains(LinkFlags::Noarp);
+    let mac = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(bytes) => bytes.as_slice().try_into().ok().map(Mac),
+        _ => None,
+    });
+    Link {
+        index: message.header.index,
+        is_up: flags.contains(LinkFlags::Up),
+        has_carrier: flags.contains(LinkFlags::LowerUp),
+        mac: mac.filter(|_| asks),
+    }
+}

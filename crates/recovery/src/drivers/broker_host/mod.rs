@@ -1,0 +1,65 @@
+//! `broker_host` drivers: run a broker on this host.
+
+pub mod process;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::model::{Broker, BrokerId, Endpoint, HostName};
+use crate::ports::BrokerHost;
+use process::{Process, ProcessConfig};
+
+/// How Kafka is run on this host: the `[broker_host]` section.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum BrokerHostConfig {
+    /// As a process that the agent starts itself and that outlives it.
+    Process(ProcessConfig),
+}
+
+impl BrokerHostConfig {
+    /// Makes the driver; `state_dir` is local and absolute, `here` is this host.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the configuration, as `key: what is wrong and what to do`.
+    pub fn build(
+        self,
+        here: HostName,
+        state_dir: PathBuf,
+        brokers: Vec<BrokerIdentity>,
+    ) -> Result<Arc<dyn BrokerHost>, Vec<String>> {
+        match self {
+            Self::Process(config) => Ok(Arc::new(Process::new(config, here, state_dir, brokers)?)),
+        }
+    }
+}
+
+/// What makes a Kafka process this broker and no other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerIdentity {
+    /// Its node id.
+    pub id: BrokerId,
+    /// Where clients reach it.
+    pub listener: Endpoint,
+    /// Its log dirs, as mounted on this host.
+    pub log_dirs: Vec<PathBuf>,
+    /// What differs from the template, by Kafka's own names.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl BrokerIdentity {
+    /// The identity of a guarded broker, with the properties of its section.
+    #[must_use]
+    pub fn of(broker: &Broker, properties: BTreeMap<String, String>) -> Self {
+        Self {
+            id: broker.id,
+            listener: broker.listener.clone(),
+            log_dirs: broker.log_dirs.clone(),
+            properties,
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Starting, finding and stopping the Kafka process of a broker.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
+
+use super::launch::Start;
+use super::problem::Problem;
+use super::proc::{self, ProcessId};
+use super::site::{Record, Site};
+use super::{DRIVER, Inner, header, verify};
+use crate::model::{BrokerId, Epoch};
+use crate::ports::{Note, ProcessState, Proof};
+
+/// How long a lock is waited for that is normally held for milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often a process is looked at that is expected to end, or to show itself.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What runs of a broker on this host.
+enum Found {
+    /// Nothing.
+    Nothing,
+    /// A process that we started.
+    Running(Running),
+    /// Something holds the broker's `alive.lock` and does not show itself.
+    Hidden,
+}
+
+/// A process that was started as a broker.
+struct Running {
+    id: ProcessId,
+    epoch: Epoch,
+}
+
+fn told(proofs: &[Proof]) -> String {
+    let one = |proof: &Proof| format!("{} cannot write, by {}: {}", proof.host, proof.by, proof.note.text);
+    proofs.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl Inner {
+    pub(super) fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, Problem> {
+        let site = self.site(broker);
+        self.check_proofs(proofs)?;
+        self.check_rendered(broker, epoch, &site)?;
+        // Held until Kafka is recorded, so that two agents cannot both find nothing and both start one.
+        let _lock = site.lock_start(PATIENCE)?;
+        let record = site.record()?;
+        if let Some(newer) = record.as_ref().filter(|record| record.epoch > epoch) {
+            return Err(Problem::Superseded { ours: epoch, theirs: newer.epoch });
+        }
+        let note = match self.find_settled(broker, &site)? {
+            Found::Running(running) => self.adopt(broker, epoch, proofs, &site, &running)?,
+            Found::Hidden => return Err(hidden(broker, &site)),
+            Found::Nothing => self.spawn(broker, epoch, proofs, &site)?,
+        };
+        Ok(note.with("epoch", epoch).with("proof", told(proofs)))
+    }
+
+    /// There must be one, and each must be about another host, or be our own word that nothing runs here.
+    fn check_proofs(&self, proofs: &[Proof]) -> Result<(), Problem> {
+        if proofs.is_empty() {
+            return Err(Problem::Refused("there is no proof that nobody else can write".to_owned()));
+        }
+        match proofs.iter().find(|proof| proof.host == self.here && proof.by != DRIVER) {
+            None => Ok(()),
+            Some(proof) => Err(Problem::Refused(format!(
+                "the proof of {} says that this very host, {}, is fenced: nothing can be started here until a \
+                 person lifts that fence",
+                proof.by, self.here
+            ))),
+        }
+    }
+
+    /// Kafka must read the file of this epoch, and not one that an earlier takeover left.
+    fn check_rendered(&self, broker: BrokerId, epoch: Epoch, site: &Site) -> Result<(), Problem> {
+        let path = site.properties();
+        let read = || {
+            let mut first = String::new();
+            BufReader::new(File::open(&path)?).read_line(&mut first).map(|_| first)
+        };
+        let first = read().map_err(Problem::io(format!("reading {}", path.display())))?;
+        if first == header(broker, epoch) {
+            return Ok(());
+        }
+        Err(Problem::Refused(format!(
+            "{} was not rendered for broker {broker}, epoch {epoch}: run the takeover again, and leave the file \
+             alone",
+            path.display()
+        )))
+    }
+
+    fn adopt(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        proofs: &[Proof],
+        site: &Site,
+        running: &Running,
+    ) -> Result<Note, Problem> {
+        let Running { id, epoch: theirs } = running;
+        if *theirs > epoch {
+            return Err(Problem::Superseded { ours: epoch, theirs: *theirs });
+        }
+        if *theirs < epoch {
+            // Another host may have owned the broker in between: what this one has in memory is stale.
+            return Err(Problem::Refused(format!(
+                "a Kafka of broker {broker} from epoch {theirs} still runs on this host (pid {}): stop it with \
+                 `kill {}`, wait until it is gone, and try again",
+                id.pid, id.pid
+            )));
+        }
+        let record = site.record()?;
+        if record.as_ref().and_then(|record| record.process) != Some(*id) {
+            let record = record.map_or_else(|| self.record(epoch, proofs, site, 0), Ok)?;
+            site.keep(&Record { process: Some(*id), ..record })?;
+        }
+        Ok(Note::new(format!("adopted the Kafka that runs already, pid {}", id.pid)).with("pid", id.pid))
+    }
+
+    fn spawn(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof], site: &Site) -> Result<Note, Problem> {
+        // Since the log dirs were verified, somebody else may have started it: a unit, or a person.
+        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)?;
+        let Some(alive) = site.lock_alive(PATIENCE)? else { return Err(hidden(broker, site)) };
+        let path = site.output();
+        let output = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
+        let output = output.map_err(Problem::io(format!("opening {}", path.display())))?;
+        let output_from =
+            output.metadata().map_err(Problem::io(format!("reading {}", path.display())))?.len();
+        let mut record = self.record(epoch, proofs, site, output_from)?;
+        site.keep(&record)?;
+        let pid = self.launch.spawn(Start {
+            properties: &site.properties(),
+            marker: self.marker(broker).environment(epoch),
+            output,
+            alive,
+            user: self.user.as_ref(),
+        });
+        let program = record.command.first().cloned().unwrap_or_default();
+        let pid = pid.map_err(Problem::io(format!("executing {program} (broker_host.command)")))?;
+        // It is our child: even if it has ended already it stays in /proc until we have asked for its status.
+        let stat = proc::stat(pid)?
+            .ok_or_else(|| Problem::Refused(format!("process {pid}, just started, is not in /proc")))?;
+        let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        record.process = Some(id);
+        site.keep(&record)?;
+        if !proc::is_alive(id)? {
+            let why = self.why_it_ended(broker, site, &record, id)?;
+            return Err(Problem::Refused(format!("Kafka ended at once: {why}")));
+        }
+        let command = record.command.join(" ");
+        Ok(Note::new(format!("started Kafka, pid {pid}")).with("pid", pid).with("command", command))
+    }
+
+    fn record(
+        &self,
+        epoch: Epoch,
+        proofs: &[Proof],
+        site: &Site,
+        output_from: u64,
+    ) -> Result<Record, Problem> {
+        Ok(Record {
+            epoch,
+            boot_id: proc::boot_id()?,
+            process: None,
+            command: self.launch.arguments(&site.properties()),
+            proof: told(proofs),
+            output_from,
+        })
+    }
+
+    /// Looks for the broker's process: by the record, by the marker, and by the lock that it holds.
+    fn find(&self, broker: BrokerId, site: &Site) -> Result<Found, Problem> {
+        if let Some(Record { epoch, boot_id, process: Some(id), .. }) = site.record()?
+            && boot_id == proc::boot_id()?
+            && proc::is_alive(id)?
+        {
+            return Ok(Found::Running(Running { id, epoch }));
+        }
+        if let Some(first) = self.marker(broker).find()?.first() {
+            return Ok(Found::Running(Running { id: first.id, epoch: first.epoch }));
+        }
+        // Asked after the processes were looked at: whoever started in between holds the lock by now.
+        Ok(if site.is_held()? { Found::Hidden } else { Found::Nothing })
+    }
+
+    /// As [`Self::find`]. A process that is between fork and exec has the lock and not yet the marker: it
+    /// gets the time to show itself.
+    fn find_settled(&self, broker: BrokerId, site: &Site) -> Result<Found, Problem> {
+        let begun = Instant::now();
+        loop {
+            let found = self.find(broker, site)?;
+            if !matches!(found, Found::Hidden) || begun.elapsed() >= PATIENCE {
+                return Ok(found);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    pub(super) fn state(&self, broker: BrokerId) -> Result<ProcessState, Problem> {
+        let site = self.site(broker);
+        match self.find_settled(broker, &site)? {
+            Found::Running(running) => return Ok(ProcessState::Running { pid: running.id.pid }),
+            Found::Hidden => return Err(hidden(broker, &site)),
+            Found::Nothing => {}
+        }
+        // Without a process in the record none was ever started: the agent died right before it.
+        let Some(record) = site.record()? else { return Ok(ProcessState::Absent) };
+        let Some(id) = record.process else { return Ok(ProcessState::Absent) };
+        let why = self.why_it_ended(broker, &site, &record, id)?;
+        Ok(ProcessState::Exited { why })
+    }
+
+    fn why_it_ended(
+        &self,
+        broker: BrokerId,
+        site: &Site,
+        record: &Record,
+        id: ProcessId,
+    ) -> Result<String, Problem> {
+        if record.boot_id != proc::boot_id()? {
+            return Ok("this host was rebooted since Kafka was started".to_owned());
+        }
+        let status = self.reap(broker, id)?.unwrap_or_else(|| "ended with an unknown status".to_owned());
+        let lines = site.last_lines(record.output_from)?;
+        let path = site.output();
+        Ok(if lines.is_empty() {
+            format!("pid {} {status}, without any output", id.pid)
+        } else {
+            format!("pid {} {status}; the end of {}:\n{lines}", id.pid, path.display())
+        })
+    }
+
+    /// The exit status of an ended process, if it is our child: of others the system does not tell it.
+    fn reap(&self, broker: BrokerId, id: ProcessId) -> Result<Option<String>, Problem> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, status)) = ended.get(&broker).filter(|(known, _)| *known == id) {
+            return Ok(Some(status.clone()));
+        }
+        // Its number may belong to another process by now, whose status is none of our business.
+        if proc::stat(id.pid)?.is_none_or(|stat| stat.start_ticks != id.start_ticks) {
+            return Ok(None);
+        }
+        let Some(pid) = Pid::from_raw(id.pid) else { return Ok(None) };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) else { return Ok(None) };
+        let status = status_text(&status);
+        ended.insert(broker, (id, status.clone()));
+        Ok(Some(status))
+    }
+
+    pub(super) fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
+        let site = self.site(broker);
+        site.create()?;
+        let _lock = site.lock_start(PATIENCE)?;
+        let begun = Instant::now();
+        let mut asked: Vec<ProcessId> = Vec::new();
+        loop {
+            let running = match self.find(broker, &site)? {
+                Found::Nothing => break,
+                Found::Running(running) => Some(running.id),
+                Found::Hidden => None,
+            };
+            // A wrapper may end before the Kafka it started, which is then found and asked in turn.
+            if let Some(id) = running.filter(|id| !asked.contains(id)) {
+                proc::terminate(id)?;
+                asked.push(id);
+            }
+            if begun.elapsed() >= limit {
+                return Err(Problem::Unconfirmed { what: still_there(running, &site), limit });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        if let Some(id) = site.record()?.and_then(|record| record.process) {
+            self.reap(broker, id)?;
+        }
+        site.forget()?;
+        let pids: Vec<_> = asked.iter().map(|id| id.pid.to_string()).collect();
+        Ok(match &pids[..] {
+            [] => Note::new("no Kafka of the broker ran here"),
+            _ => Note::new(format!("Kafka ended after SIGTERM, pid {}", pids.join(", "))),
+        })
+    }
+
+    pub(super) fn prove_stopped(&self, broker: BrokerId, ours: Epoch) -> Result<Proof, Problem> {
+        let site = self.site(broker);
+        site.create()?;
+        // No agent is in the middle of a start while we look.
+        let _lock = site.lock_start(PATIENCE)?;
+        match self.find_settled(broker, &site)? {
+            Found::Nothing => {}
+            Found::Hidden => return Err(hidden(broker, &site)),
+            // An agent that died right after it had started Kafka carries on: that Kafka is the one it means.
+            Found::Running(Running { id, epoch }) if epoch == ours => {
+                let text = format!("the only process of broker {broker} here is the one of this takeover");
+                let note = Note::new(text).with("pid", id.pid).with("boot", proc::boot_id()?);
+                return Ok(Proof { host: self.here.clone(), by: DRIVER.to_owned(), note });
+            }
+            Found::Running(Running { id, epoch }) => {
+                return Err(Problem::Refused(format!(
+                    "Kafka of broker {broker} runs on this host, pid {}, started for epoch {epoch}: let it \
+                     recover, or stop it with `kill {}`",
+                    id.pid, id.pid
+                )));
+            }
+        }
+        // Somebody else may have started it: a unit of the system, or a person.
+        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)?;
+        let note = Note::new(format!("no process of broker {broker} lives on this host"))
+            .with("record", site.record()?.map_or("none", |_| "its process is gone"))
+            .with("boot", proc::boot_id()?);
+        Ok(Proof { host: self.here.clone(), by: DRIVER.to_owned(), note })
+    }
+}
+
+fn still_there(running: Option<ProcessId>, site: &Site) -> String {
+    match running {
+        Some(id) => format!("pid {} was sent SIGTERM and still runs; it is not killed", id.pid),
+        None => format!("a process still holds {}", site.alive_path().display()),
+    }
+}
+
+fn hidden(broker: BrokerId, site: &Site) -> Problem {
+    Problem::Refused(format!(
+        "a process that was started as broker {broker} still holds {path}, and it does not carry our marker: find \
+         it with `fuser -v {path}` and stop it",
+        path = site.alive_path().display()
+    ))
+}
+
+fn status_text(status: &WaitIdStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}

@@ -1,0 +1,250 @@
+//! `process`: runs Kafka as a process of its own session that outlives the agent.
+//!
+//! Deliberately absent: any signal but SIGTERM, any write to a log dir before it has been found to be the
+//! broker's, and any way to start a second Kafka while one of the same broker may live here.
+
+mod check;
+mod child;
+mod launch;
+mod problem;
+mod proc;
+mod render;
+mod site;
+mod user;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::BrokerIdentity;
+use crate::drivers::off_path::off_path;
+use crate::kafka::properties::Properties;
+use crate::model::{BrokerId, Epoch, HostName};
+use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
+use launch::Launch;
+use problem::{Problem, off_path_error};
+use proc::{Marker, ProcessId};
+use site::Site;
+use user::{User, as_user};
+
+const DRIVER: &str = "process";
+
+/// How Kafka is run on this host by the `process` driver.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessConfig {
+    /// What is run, and its arguments; the first is an absolute path. `{properties}` stands for the path of the
+    /// rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
+    pub command: Vec<String>,
+    /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept.
+    pub template: PathBuf,
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only `PATH`,
+    /// `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The user that Kafka runs as; without it the agent's own. It must be the owner of the log dirs.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// How long a look at files, or starting the process, may take. Storage that takes longer counts as dead.
+    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// Runs brokers on this host as processes.
+pub struct Process {
+    inner: Arc<Inner>,
+    timeout: Duration,
+}
+
+/// What the calls share that run away from the caller's thread.
+struct Inner {
+    here: HostName,
+    state_dir: PathBuf,
+    template: PathBuf,
+    launch: Launch,
+    user: Option<User>,
+    brokers: BTreeMap<BrokerId, BrokerIdentity>,
+    /// Exit status of the last Kafka of each broker, where we were its parent.
+    ended: Mutex<BTreeMap<BrokerId, (ProcessId, String)>>,
+}
+
+impl Process {
+    /// Makes the driver from its section; `state_dir` is local and absolute, `here` is this host.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the configuration, as `key: what is wrong and what to do`.
+    pub fn new(
+        config: ProcessConfig,
+        here: HostName,
+        state_dir: PathBuf,
+        brokers: Vec<BrokerIdentity>,
+    ) -> Result<Self, Vec<String>> {
+        let mut problems = check::config(&config, &state_dir);
+        problems.extend(brokers.iter().flat_map(check::identity));
+        let user = config.user.as_deref().map(User::look_up).transpose();
+        let user = user.unwrap_or_else(|why| {
+            problems.push(format!("broker_host.user: {why}"));
+            None
+        });
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let launch = Launch { command: config.command, environment: config.environment };
+        let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
+        let inner = Inner {
+            here,
+            state_dir,
+            template: config.template,
+            launch,
+            user,
+            brokers,
+            ended: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner), timeout: config.timeout })
+    }
+
+    /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
+    async fn run<T: Send + 'static>(
+        &self,
+        action: String,
+        limit: Duration,
+        f: impl FnOnce(&Inner) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, StepError> {
+        let inner = Arc::clone(&self.inner);
+        let result = off_path(&action, limit, move || f(&inner)).await;
+        let result = result.map_err(|error| off_path_error(error, &action))?;
+        result.map_err(|problem| problem.into_step(&action))
+    }
+}
+
+impl Inner {
+    fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {
+        self.brokers.get(&broker).ok_or_else(|| {
+            Problem::Refused(format!(
+                "broker {broker} is not configured here; add a [[broker]] section for it"
+            ))
+        })
+    }
+
+    fn site(&self, broker: BrokerId) -> Site {
+        Site::new(&self.state_dir, broker)
+    }
+
+    fn marker(&self, broker: BrokerId) -> Marker {
+        // One directory has one name here, however the configuration spells it.
+        let state_dir = self.state_dir.canonicalize().unwrap_or_else(|_| self.state_dir.clone());
+        Marker { broker, state_dir }
+    }
+
+    /// The broker's `server.properties`, in memory.
+    fn rendered(&self, broker: BrokerId) -> Result<Properties, Problem> {
+        let broker = self.broker(broker)?;
+        let path = self.template.display();
+        let content = std::fs::read(&self.template)
+            .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
+        let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
+        let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
+        render::render(&template, broker).map_err(refused)
+    }
+
+    fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
+        let file = self.rendered(broker)?;
+        let site = self.site(broker);
+        let path = site.properties();
+        let content = [header(broker, epoch).into_bytes(), file.to_bytes()].concat();
+        site.create()?;
+        // Its values may be secret: only root and Kafka's group read it.
+        site::write_durably(&path, &content, self.user.as_ref().map(|user| user.gid))?;
+        let what = format!("reading {} back as Kafka will", path.display());
+        let read = as_user(self.user.as_ref(), || std::fs::read(&path))?.map_err(Problem::io(what))?;
+        if read != content {
+            return Err(Problem::Refused(format!(
+                "{} does not read back as it was written: does another agent use {} too?",
+                path.display(),
+                self.state_dir.display()
+            )));
+        }
+        Ok(summary(&file).with("path", path.display()))
+    }
+}
+
+/// The first line of every rendered file: it binds the file to the epoch it was made for.
+fn header(broker: BrokerId, epoch: Epoch) -> String {
+    format!("# Rendered by understudy for broker {broker}, epoch {epoch}. Changes made here are lost.\n")
+}
+
+/// What an operator wants to see of a rendered file; never values that may be secret.
+fn summary(file: &Properties) -> Note {
+    let shown = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"];
+    let values = shown.into_iter().filter_map(|key| Some((key, file.get(key)?)));
+    let note = Note::new(format!("server.properties has {} properties", file.iter().count()));
+    values.fold(note, |note, (key, value)| note.with(key, value))
+}
+
+#[async_trait]
+impl BrokerHost for Process {
+    fn name(&self) -> &'static str {
+        DRIVER
+    }
+
+    async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError> {
+        let action = format!("render server.properties of broker {broker}");
+        self.run(action, self.timeout, move |inner| inner.render(broker, epoch)).await
+    }
+
+    async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError> {
+        let action = format!("verify the log dirs of broker {broker}");
+        let cluster_id = cluster_id.map(str::to_owned);
+        let verify = move |inner: &Inner| {
+            let log_dirs = &inner.broker(broker)?.log_dirs;
+            verify::verify(broker, log_dirs, cluster_id.as_deref(), inner.user.as_ref())
+        };
+        self.run(action, self.timeout, verify).await
+    }
+
+    async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError> {
+        let action = format!("start Kafka as broker {broker}");
+        let proofs = proofs.to_vec();
+        self.run(action, self.timeout, move |inner| inner.start(broker, epoch, &proofs)).await
+    }
+
+    async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError> {
+        let action = format!("look at the process of broker {broker}");
+        self.run(action, self.timeout, move |inner| inner.state(broker)).await
+    }
+
+    async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("stop Kafka of broker {broker}");
+        // `limit` is for Kafka; the looks at files around it have their own.
+        self.run(action, limit + self.timeout, move |inner| inner.stop(broker, limit)).await
+    }
+
+    async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
+        let action = format!("prove that no Kafka of broker {broker} runs on this host");
+        self.run(action, self.timeout, move |inner| inner.prove_stopped(broker, epoch)).await
+    }
+
+    async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>> {
+        let mut results = Vec::new();
+        for (action, look) in check::CHECKS {
+            let action = format!("{action} of broker {broker}");
+            results.push(self.run(action, self.timeout, move |inner| look(inner, broker)).await);
+        }
+        results
+    }
+}

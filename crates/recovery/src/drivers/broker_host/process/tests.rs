@@ -1,0 +1,576 @@
+//! The driver with real processes: small shell scripts stand in for Kafka.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::site::Record;
+use super::*;
+use crate::ports::chain;
+
+const BROKER: BrokerId = BrokerId(1);
+const LONG: Duration = Duration::from_secs(20);
+
+/// A host with one broker's storage; scripts stand in for Kafka.
+struct Bed {
+    root: tempfile::TempDir,
+    script: PathBuf,
+}
+
+/// A log dir, a template and `script` as Kafka. Whatever runs at the end is killed, by its own pid.
+fn bed(script: &str) -> Bed {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("kafka.sh");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(root.path().join("log")).unwrap();
+    let meta = "version=1\ncluster.id=c1\nnode.id=1\ndirectory.id=d1\n";
+    fs::write(root.path().join("log/meta.properties"), meta).unwrap();
+    let template = "process.roles=broker\nnode.id=9\ncontroller.quorum.voters=101@c:9093\n\
+                    controller.listener.names=CONTROLLER\nlisteners=PLAINTEXT://:9092\n";
+    fs::write(root.path().join("template"), template).unwrap();
+    Bed { root, script: path }
+}
+
+/// Prints its arguments once for every start, and runs until it is asked to stop.
+const FOREVER: &str = "echo started \"$1\" \"$EXTRA\"; exec sleep 1000";
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().into()
+}
+
+fn config_in(root: &Path) -> ProcessConfig {
+    ProcessConfig {
+        // Not the script itself: it cannot be executed while another test's fork still has it open.
+        command: vec!["/bin/sh".into(), text(&root.join("kafka.sh")), "{properties}".into()],
+        template: root.join("template"),
+        environment: BTreeMap::from([("EXTRA".into(), "extra".into())]),
+        user: None,
+        timeout: LONG,
+    }
+}
+
+fn identity_in(root: &Path) -> BrokerIdentity {
+    BrokerIdentity {
+        id: BROKER,
+        listener: "10.0.0.1:9092".parse().unwrap(),
+        log_dirs: vec![root.join("log")],
+        properties: BTreeMap::new(),
+    }
+}
+
+fn driver_in(root: &Path) -> Process {
+    Process::new(config_in(root), "standby".into(), root.join("state"), vec![identity_in(root)]).unwrap()
+}
+
+impl Bed {
+    fn config(&self) -> ProcessConfig {
+        config_in(self.root.path())
+    }
+
+    fn identity(&self) -> BrokerIdentity {
+        identity_in(self.root.path())
+    }
+
+    /// A driver as a newly started agent makes it.
+    fn driver(&self) -> Process {
+        driver_in(self.root.path())
+    }
+
+    fn site(&self) -> Site {
+        self.driver().inner.site(BROKER)
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.site().output()).unwrap_or_default()
+    }
+
+    /// Starts another process as an agent would that died before it could record it.
+    fn unrecorded(&self, epoch: &str) -> Child {
+        Command::new("sleep")
+            .arg("1000")
+            .env("UNDERSTUDY_BROKER", BROKER.to_string())
+            .env("UNDERSTUDY_EPOCH", epoch)
+            .env("UNDERSTUDY_STATE_DIR", self.root.path().join("state").canonicalize().unwrap())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let marker = self.driver().inner.marker(BROKER);
+        for marked in marker.find().unwrap() {
+            kill(marked.id.pid);
+        }
+    }
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+fn proof() -> [Proof; 1] {
+    [proof_of("kafka-1")]
+}
+
+fn proof_of(host: &str) -> Proof {
+    Proof { host: host.into(), by: "fence_agent".into(), note: Note::new("status is off") }
+}
+
+async fn started(driver: &Process, epoch: u64) -> Result<Note, StepError> {
+    driver.render(BROKER, Epoch(epoch)).await.unwrap();
+    driver.start(BROKER, Epoch(epoch), &proof()).await
+}
+
+async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(begun.elapsed() < LONG, "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn exited(driver: &Process) -> String {
+    until("an exit", async || match driver.state(BROKER).await.unwrap() {
+        ProcessState::Exited { why } => Some(why),
+        _ => None,
+    })
+    .await
+}
+
+fn pid(note: &Note) -> i32 {
+    note.details["pid"].parse().unwrap()
+}
+
+#[track_caller]
+fn says(error: &StepError, kind: &str, part: &str) {
+    assert_eq!(error.kind(), kind, "{}", chain(error));
+    assert!(chain(error).contains(part), "{}", chain(error));
+}
+
+#[tokio::test]
+async fn starts_in_its_own_session_and_stops_on_sigterm() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Absent);
+    let note = started(&driver, 1).await.unwrap();
+    let pid = pid(&note);
+    assert!(
+        note.details["proof"].contains("kafka-1 cannot write, by fence_agent: status is off"),
+        "{note:?}"
+    );
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Running { pid });
+    let session = rustix::process::getsid(rustix::process::Pid::from_raw(pid)).unwrap();
+    assert_eq!(session.as_raw_pid(), pid);
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), PathBuf::from("/"));
+    let properties = bed.site().properties();
+    let printed = format!("started {} extra\n", properties.display());
+    until("output", async || (bed.output() == printed).then_some(())).await;
+
+    let note = driver.stop(BROKER, LONG).await.unwrap();
+    assert!(note.text.contains("ended after SIGTERM"), "{note:?}");
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Absent);
+    let note = driver.stop(BROKER, LONG).await.unwrap();
+    assert!(note.text.contains("no Kafka"), "{note:?}");
+}
+
+#[tokio::test]
+async fn a_second_start_adopts() {
+    let bed = bed(FOREVER);
+    let first = started(&bed.driver(), 1).await.unwrap();
+    let second = started(&bed.driver(), 1).await.unwrap();
+    assert!(second.text.contains("adopted"), "{second:?}");
+    assert_eq!(pid(&first), pid(&second));
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    assert_eq!(bed.output().lines().count(), 1, "{}", bed.output());
+}
+
+#[tokio::test]
+async fn starts_at_the_same_time_start_once() {
+    let bed = bed(FOREVER);
+    let (a, b) = (bed.driver(), bed.driver());
+    a.render(BROKER, Epoch(1)).await.unwrap();
+    let (proof_a, proof_b) = (proof(), proof());
+    let (a, b) = tokio::join!(a.start(BROKER, Epoch(1), &proof_a), b.start(BROKER, Epoch(1), &proof_b));
+    assert_eq!(pid(&a.unwrap()), pid(&b.unwrap()));
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    assert_eq!(bed.output().lines().count(), 1, "{}", bed.output());
+}
+
+#[tokio::test]
+async fn an_agent_that_died_before_it_recorded_the_start_does_not_start_again() {
+    let bed = bed(FOREVER);
+    let first = started(&bed.driver(), 1).await.unwrap();
+    let record = bed.site().record().unwrap().unwrap();
+    for left in [None, Some(Record { process: None, ..record.clone() })] {
+        match &left {
+            None => bed.site().forget().unwrap(),
+            Some(intent) => bed.site().keep(intent).unwrap(),
+        }
+        let again = started(&bed.driver(), 1).await.unwrap();
+        assert!(again.text.contains("adopted"), "{again:?}");
+        assert_eq!(pid(&first), pid(&again));
+        assert_eq!(bed.site().record().unwrap().unwrap().process, record.process);
+    }
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    assert_eq!(bed.output().lines().count(), 1, "{}", bed.output());
+}
+
+/// Names the test host to [`agent_that_is_killed`].
+const AGENT_OF: &str = "TEST_AGENT_OF";
+
+/// An agent in a process of its own, for [`an_agent_killed_at_any_instant_leaves_one_kafka`].
+#[tokio::test]
+async fn agent_that_is_killed() {
+    let Some(root) = std::env::var_os(AGENT_OF) else { return };
+    let driver = driver_in(Path::new(&root));
+    fs::write(Path::new(&root).join("ready"), "").unwrap();
+    driver.start(BROKER, Epoch(1), &proof()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_killed_at_any_instant_leaves_one_kafka() {
+    let mut adopted = 0;
+    // Every half millisecond at first; then later and later, until a machine of any speed has started one in time.
+    let fine = (0..24).map(|step| Duration::from_micros(step * 500));
+    let coarse = (0..9).map(|step| Duration::from_millis(20 << step));
+    for (step, delay) in fine.chain(coarse).enumerate() {
+        if step >= 24 && adopted > 0 {
+            break;
+        }
+        let bed = bed(FOREVER);
+        let driver = bed.driver();
+        driver.render(BROKER, Epoch(1)).await.unwrap();
+        let mut agent = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "drivers::broker_host::process::tests::agent_that_is_killed"])
+            .env(AGENT_OF, bed.root.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("the agent", async || bed.root.path().join("ready").exists().then_some(())).await;
+        // The moment of the kill is the point here, so it is a sleep and not a condition.
+        std::thread::sleep(delay);
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        let note = driver.start(BROKER, Epoch(1), &proof()).await.unwrap();
+        adopted += usize::from(note.text.contains("adopted"));
+        let running = ProcessState::Running { pid: pid(&note) };
+        assert_eq!(driver.state(BROKER).await.unwrap(), running);
+        until("output", async || (!bed.output().is_empty()).then_some(())).await;
+        assert_eq!(bed.output().lines().count(), 1, "{}", bed.output());
+        assert_eq!(driver.inner.marker(BROKER).find().unwrap().len(), 1);
+    }
+    assert!(adopted > 0, "no kill came late enough to matter");
+}
+
+/// Between fork and exec a process has the lock and not yet the marker.
+#[tokio::test]
+async fn a_process_that_only_holds_the_lock_keeps_a_second_one_from_starting() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    driver.render(BROKER, Epoch(1)).await.unwrap();
+    let lock = bed.site().lock_alive(Duration::ZERO).unwrap().unwrap();
+    says(&driver.start(BROKER, Epoch(1), &proof()).await.unwrap_err(), "refused", "alive.lock");
+    says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "alive.lock");
+    assert_eq!(bed.output(), "");
+    // It shows itself in time: adopted.
+    let mut child = bed.unrecorded("1");
+    let note = driver.start(BROKER, Epoch(1), &proof()).await.unwrap();
+    assert_eq!(pid(&note), i32::try_from(child.id()).unwrap());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(lock);
+    let _stopped = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recycled_pid_is_not_our_process() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    let first = started(&driver, 1).await.unwrap();
+    driver.stop(BROKER, LONG).await.unwrap();
+    let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+    let other_pid = i32::try_from(other.id()).unwrap();
+    let record = Record {
+        epoch: Epoch(1),
+        boot_id: proc::boot_id().unwrap(),
+        process: Some(ProcessId { pid: other_pid, start_ticks: 1 }),
+        command: Vec::new(),
+        proof: String::new(),
+        output_from: 0,
+    };
+    bed.site().keep(&record).unwrap();
+    assert!(matches!(driver.state(BROKER).await.unwrap(), ProcessState::Exited { .. }));
+    let _stopped = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+    driver.stop(BROKER, LONG).await.unwrap();
+    bed.site().keep(&record).unwrap();
+    let note = started(&driver, 1).await.unwrap();
+    assert!(note.text.contains("started Kafka"), "{note:?}");
+    assert!(pid(&note) != other_pid && pid(&note) != pid(&first));
+    assert_eq!(other.try_wait().unwrap(), None, "a process of somebody else was ended");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[tokio::test]
+async fn an_exit_tells_its_status_and_last_words() {
+    let bed = bed("sleep 0.2; echo first; echo 'ERROR no lock' >&2; exit 3");
+    let driver = bed.driver();
+    started(&driver, 1).await.unwrap();
+    let why = exited(&driver).await;
+    assert!(why.contains("exited with status 3"), "{why}");
+    assert!(why.ends_with("first\nERROR no lock"), "{why}");
+    // Told again, although the status can be fetched once only.
+    assert_eq!(exited(&driver).await, why);
+    // Another agent was not its parent.
+    let why = exited(&bed.driver()).await;
+    assert!(why.contains("unknown status") && why.ends_with("ERROR no lock"), "{why}");
+    // It may be started again in the same epoch; the old words are not those of the new process.
+    let _stopped = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+    started(&driver, 1).await.unwrap();
+    assert!(matches!(driver.state(BROKER).await.unwrap(), ProcessState::Running { .. }));
+    let why = exited(&driver).await;
+    assert_eq!(why.matches("first").count(), 1, "{why}");
+}
+
+#[tokio::test]
+async fn a_killed_process_counts_as_exited() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    let note = started(&driver, 1).await.unwrap();
+    kill(pid(&note));
+    let why = exited(&driver).await;
+    assert!(why.contains("was killed by signal 9"), "{why}");
+}
+
+#[tokio::test]
+async fn a_process_that_ignores_sigterm_is_not_killed() {
+    let bed = bed("trap 'echo ignored' TERM; echo ready; while :; do sleep 0.05; done");
+    let driver = bed.driver();
+    let note = started(&driver, 1).await.unwrap();
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    let error = driver.stop(BROKER, Duration::from_millis(300)).await.unwrap_err();
+    says(&error, "unconfirmed", "was sent SIGTERM and still runs");
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Running { pid: pid(&note) });
+    says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "runs on this host");
+    // To an agent that died after the start and carries on, the Kafka of its own epoch is no obstacle.
+    let _own = driver.prove_stopped(BROKER, Epoch(1)).await.unwrap();
+    assert_eq!(bed.output().matches("ignored").count(), 1, "{}", bed.output());
+}
+
+#[tokio::test]
+async fn a_wrapper_that_does_not_exec_is_stopped_with_what_it_started() {
+    let bed = bed("sleep 1000 & echo ready; wait");
+    let driver = bed.driver();
+    started(&driver, 1).await.unwrap();
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    driver.stop(BROKER, LONG).await.unwrap();
+    let _stopped = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn epochs_only_grow() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    started(&driver, 3).await.unwrap();
+    says(&started(&driver, 2).await.unwrap_err(), "superseded", "epoch 2 is superseded by epoch 3");
+    says(&started(&driver, 4).await.unwrap_err(), "refused", "from epoch 3 still runs");
+    driver.stop(BROKER, LONG).await.unwrap();
+    started(&driver, 4).await.unwrap();
+}
+
+#[tokio::test]
+async fn kafka_is_not_started_with_a_file_of_another_epoch_or_without_one() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    let error = driver.start(BROKER, Epoch(1), &proof()).await.unwrap_err();
+    says(&error, "failed", "server.properties");
+    driver.render(BROKER, Epoch(1)).await.unwrap();
+    let error = driver.start(BROKER, Epoch(2), &proof()).await.unwrap_err();
+    says(&error, "refused", "was not rendered for broker 1, epoch 2");
+}
+
+#[tokio::test]
+async fn a_fence_of_this_very_host_is_no_proof() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    driver.render(BROKER, Epoch(1)).await.unwrap();
+    let about_us = [proof_of("kafka-1"), proof_of("standby")];
+    says(&driver.start(BROKER, Epoch(1), &[]).await.unwrap_err(), "refused", "no proof");
+    says(&driver.start(BROKER, Epoch(1), &about_us).await.unwrap_err(), "refused", "this very host");
+    let own = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+    assert_eq!((own.host.0.as_str(), own.by.as_str()), ("standby", "process"));
+    driver.start(BROKER, Epoch(1), &[own]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kafka_that_somebody_else_started_is_seen() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    let _kafka = fs::File::create(bed.root.path().join("log/.lock")).unwrap();
+    says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "works on the log dirs");
+    says(&driver.verify(BROKER, Some("c1")).await.unwrap_err(), "refused", "works on the log dirs");
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_run_is_named() {
+    let bed = bed(FOREVER);
+    let config =
+        ProcessConfig { command: vec!["/no/kafka.sh".into(), "{properties}".into()], ..bed.config() };
+    let driver = Process::new(config, "standby".into(), bed.root.path().join("state"), vec![bed.identity()]);
+    let driver = driver.unwrap();
+    says(&started(&driver, 1).await.unwrap_err(), "failed", "kafka.sh (broker_host.command)");
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Absent);
+}
+
+#[tokio::test]
+async fn secrets_of_the_agent_do_not_reach_kafka() {
+    let bed = bed("env; echo end of env; exec sleep 1000");
+    started(&bed.driver(), 1).await.unwrap();
+    let output = until("output", async || Some(bed.output()).filter(|o| o.contains("end of env"))).await;
+    let names: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"EXTRA") && names.contains(&"PATH"), "{output}");
+    // The shell adds the second group itself.
+    let known = "EXTRA PATH JAVA_HOME LANG LC_ALL TZ HOME UNDERSTUDY_BROKER UNDERSTUDY_EPOCH UNDERSTUDY_STATE_DIR \
+                 PWD OLDPWD SHLVL _";
+    let stray: Vec<_> = names.iter().filter(|name| !known.split(' ').any(|k| k == **name)).collect();
+    assert!(stray.is_empty(), "{stray:?}");
+}
+
+#[tokio::test]
+async fn kafka_runs_as_its_user_and_reads_its_file() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bed = bed("echo \"uid $(id -u)\"; cat \"$1\"; exec sleep 1000");
+    for open in ["", "state"] {
+        let path = bed.root.path().join(open);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let config = ProcessConfig { user: Some("nobody".into()), ..bed.config() };
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+    started(&driver, 1).await.unwrap();
+    let uid = fs::read_to_string("/etc/passwd").unwrap();
+    let uid = uid.lines().find_map(|l| l.strip_prefix("nobody:")?.split(':').nth(1)).unwrap();
+    let output = until("output", async || Some(bed.output()).filter(|o| o.contains("log.dirs="))).await;
+    assert!(output.starts_with(&format!("uid {uid}\n")), "{output}");
+    driver.stop(BROKER, LONG).await.unwrap();
+}
+
+#[tokio::test]
+async fn render_writes_what_kafka_reads() {
+    let bed = bed(FOREVER);
+    let note = bed.driver().render(BROKER, Epoch(5)).await.unwrap();
+    assert_eq!(note.details["listeners"], "PLAINTEXT://10.0.0.1:9092");
+    let path = bed.site().properties();
+    let content = fs::read_to_string(&path).unwrap();
+    assert!(content.starts_with("# Rendered by understudy for broker 1, epoch 5."), "{content}");
+    assert!(content.contains("\nnode.id=1\n"), "{content}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::write(bed.root.path().join("template"), "a=\\u12").unwrap();
+    says(&bed.driver().render(BROKER, Epoch(5)).await.unwrap_err(), "refused", "line 1");
+    fs::remove_file(bed.root.path().join("template")).unwrap();
+    says(&bed.driver().render(BROKER, Epoch(5)).await.unwrap_err(), "failed", "broker_host.template");
+    says(&bed.driver().render(BrokerId(8), Epoch(5)).await.unwrap_err(), "refused", "not configured here");
+}
+
+#[tokio::test]
+async fn check_passes_and_names_what_is_missing() {
+    let bed = bed(FOREVER);
+    fs::create_dir(bed.root.path().join("bin")).unwrap();
+    let java = bed.root.path().join("bin/java");
+    fs::copy(&bed.script, &java).unwrap();
+    let mut config = bed.config();
+    config.command[0] = text(&bed.script);
+    config.environment.insert("JAVA_HOME".into(), text(bed.root.path()));
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+    for result in driver.check(BROKER).await {
+        result.unwrap();
+    }
+    // Not attached now: fine.
+    let log = bed.root.path().join("log");
+    fs::rename(&log, bed.root.path().join("away")).unwrap();
+    let results = driver.check(BROKER).await;
+    assert!(results[3].as_ref().unwrap().text.contains("not here now"), "{results:?}");
+
+    fs::create_dir(&log).unwrap();
+    fs::write(log.join("meta.properties"), "version=1\ncluster.id=c\nnode.id=2\n").unwrap();
+    fs::remove_file(&bed.script).unwrap();
+    fs::remove_file(&java).unwrap();
+    fs::write(bed.root.path().join("template"), "").unwrap();
+    fs::remove_dir_all(bed.root.path().join("state")).unwrap();
+    fs::write(bed.root.path().join("state"), "").unwrap();
+    let problems =
+        ["install Kafka", "JAVA_HOME is", "neither `process.roles`", "belongs to broker 2", "creating"];
+    let results = driver.check(BROKER).await;
+    assert_eq!(results.len(), problems.len());
+    for (result, problem) in results.into_iter().zip(problems) {
+        let error = chain(&result.unwrap_err());
+        assert!(error.contains(problem), "{error}");
+    }
+    fs::remove_file(bed.root.path().join("state")).unwrap();
+}
+
+#[test]
+fn every_problem_of_the_configuration_is_told_at_once() {
+    let bed = bed(FOREVER);
+    let config = ProcessConfig {
+        command: vec!["kafka.sh".into()],
+        template: "template".into(),
+        environment: BTreeMap::from([("A=B".into(), "c".into())]),
+        user: Some("no-such-user-here".into()),
+        timeout: Duration::ZERO,
+    };
+    let identity = BrokerIdentity {
+        log_dirs: vec!["log".into(), "/a,b".into(), "/c".into(), "/c".into()],
+        properties: BTreeMap::from([("node.id".into(), "2".into())]),
+        ..bed.identity()
+    };
+    let result = Process::new(config, "standby".into(), "state".into(), vec![identity]);
+    let problems = result.err().unwrap();
+    let keys = [
+        "broker_host.command: `kafka.sh`",
+        "broker_host.command: no argument",
+        "broker_host.template:",
+        "broker_host.environment:",
+        "broker_host.timeout:",
+        "agent.state_dir:",
+        "broker 1: log_dirs: `log`",
+        "broker 1: log_dirs: `/a,b`",
+        "broker 1: log_dirs: names a directory twice",
+        "broker 1: properties: `node.id`",
+        "broker_host.user: no such user",
+    ];
+    assert_eq!(problems.len(), keys.len(), "{problems:#?}");
+    for (problem, key) in problems.iter().zip(keys) {
+        assert!(problem.starts_with(key), "{problem} is not about {key}");
+    }
+}
+
+#[test]
+fn the_section_is_read_and_unknown_keys_are_refused() {
+    use super::super::BrokerHostConfig;
+    let section = |more: &str| {
+        let text = format!(
+            r#"{{"driver": "process", "command": ["/k", "{{properties}}"], "template": "/t"{more}}}"#
+        );
+        serde_json::from_str::<BrokerHostConfig>(&text)
+    };
+    let BrokerHostConfig::Process(config) = section("").unwrap();
+    assert_eq!((config.timeout, config.user), (Duration::from_secs(10), None));
+    let BrokerHostConfig::Process(config) = section(r#", "timeout": "3s", "user": "kafka""#).unwrap();
+    assert_eq!((config.timeout, config.user.as_deref()), (Duration::from_secs(3), Some("kafka")));
+    assert!(section(r#", "comand": []"#).unwrap_err().to_string().contains("comand"));
+}

@@ -1,0 +1,740 @@
+//! The cluster, by Kafka's own protocol: who is in sync, told by a broker other than the one in question;
+//! preferred leaders; and the one dangerous request, `UnregisterBroker`.
+//!
+//! `UnregisterBroker` carries no epoch. Passed on by a broker it may be applied seconds after the sender gave
+//! up, and then it hits the broker's *new* incarnation. So it is sent once, on a connection to the active
+//! controller's own listener that has just proven to be that, and never again whatever comes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::UnregisterBrokerRequest;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use crate::drivers::clock::SystemClock;
+use crate::kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
+use crate::model::{BrokerId, Endpoint, PartitionView, Replication, human};
+use crate::ports::{Clock, Cluster, Note, Standing, StepError, Unregistered, chain};
+
+const DRIVER: &str = "kafka";
+/// How long a broker may take to be connected to and to say which versions it offers.
+const OPEN_LIMIT: Duration = Duration::from_millis(500);
+/// How long an answer may take. The metadata of a very large cluster is tens of megabytes.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long the controller may take over `UnregisterBroker`, which it writes to its log first. Past this the
+/// broker is started without knowing: waiting on would cost more than the old session's remainder.
+const UNREGISTER_LIMIT: Duration = Duration::from_secs(3);
+/// What was looked at before `UnregisterBroker` is sent counts for this long.
+const LOOKED_WITHIN: Duration = Duration::from_secs(5);
+/// Leaders are given back this many at a time, each batch confirmed before the next: all at once would have
+/// every client look for its new leader in the same moment.
+const ELECTION_BATCH: usize = 100;
+/// How long the brokers may take to learn of leaders that the controller has elected.
+const ELECTED_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks for that.
+const ELECTED_POLL: Duration = Duration::from_millis(100);
+
+/// How the cluster is reached.
+#[derive(Debug, Clone, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Brokers to begin with, as `host:port`; the others are learnt from them. Name at least three where there
+    /// are as many, and addresses rather than names: looking at the cluster should not depend on DNS.
+    #[schemars(with = "Vec<String>")]
+    pub bootstrap: Vec<Endpoint>,
+    /// The KRaft controllers' own listeners, as `node-id@host:port`. With them a dead broker's registration is
+    /// removed as soon as the fence is proven; without them a takeover waits for its session to expire. Leave
+    /// empty with ZooKeeper.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub controllers: Vec<Controller>,
+    /// The cluster's id, as in every `meta.properties`. When given, another cluster at the bootstrap addresses is
+    /// refused.
+    #[serde(default)]
+    pub id: Option<String>,
+}
+
+impl ClusterConfig {
+    /// Everything that is wrong with it, as `key: reason`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.bootstrap.is_empty() {
+            problems.push("cluster.bootstrap: name at least one broker, as host:port".to_owned());
+        }
+        let mut known = BTreeMap::new();
+        for controller in &self.controllers {
+            if let Some(other) = known.insert(controller.id, controller) {
+                let id = controller.id;
+                problems.push(format!(
+                    "cluster.controllers: {other} and {controller} have the same node id {id}"
+                ));
+            }
+        }
+        if self.id.as_deref().is_some_and(|id| id.trim().is_empty()) {
+            problems.push(
+                "cluster.id: is empty; give the id that meta.properties has, or leave it out".to_owned(),
+            );
+        }
+        problems
+    }
+}
+
+/// A Kafka cluster.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    config: ClusterConfig,
+    /// The guarded brokers' listeners.
+    listeners: BTreeMap<BrokerId, Endpoint>,
+    known: Mutex<Known>,
+}
+
+/// What earlier answers taught.
+#[derive(Debug, Default)]
+struct Known {
+    brokers: BTreeMap<BrokerId, Endpoint>,
+    /// The broker that answered last is asked first, so that dead ones cost their deadline once.
+    good: Option<BrokerId>,
+}
+
+impl KafkaCluster {
+    /// The cluster of `config`, with the listeners of the guarded brokers.
+    ///
+    /// # Errors
+    /// Everything that is wrong with `config`, as `key: reason`.
+    pub fn new(config: ClusterConfig, listeners: BTreeMap<BrokerId, Endpoint>) -> Result<Self, Vec<String>> {
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self { config, listeners, known: Mutex::default() })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a connection to a broker other than `broker`, identified by the address that the cluster itself
+    /// advertises for it, and reads `topics` there.
+    async fn survivor(
+        &self,
+        broker: Option<BrokerId>,
+        topics: Topics<'_>,
+    ) -> Result<(BrokerId, Connection, MetadataSeen), Vec<String>> {
+        let mut failures = Vec::new();
+        for learnt_anew in [false, true] {
+            if learnt_anew {
+                failures = self.learn().await?;
+            }
+            let (mut brokers, good) = {
+                let known = self.known();
+                (known.brokers.clone().into_iter().collect::<Vec<_>>(), known.good)
+            };
+            brokers.retain(|(id, _)| Some(*id) != broker);
+            brokers.sort_by_key(|(id, _)| Some(*id) != good);
+            for (id, endpoint) in brokers {
+                match metadata(&endpoint, topics).await {
+                    Ok((connection, seen)) => {
+                        *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
+                        return Ok((id, connection, seen));
+                    }
+                    Err(error) => failures.push(chain(&error)),
+                }
+            }
+        }
+        Err(failures)
+    }
+
+    /// Learns the brokers' addresses from the first bootstrap server that answers. Returns the failures of those
+    /// before it.
+    async fn learn(&self) -> Result<Vec<String>, Vec<String>> {
+        let mut failures = Vec::new();
+        for endpoint in &self.config.bootstrap {
+            match metadata(endpoint, Topics::None).await {
+                Ok((_, seen)) => {
+                    self.known().brokers = seen.brokers;
+                    return Ok(failures);
+                }
+                Err(error) => failures.push(chain(&error)),
+            }
+        }
+        Err(failures)
+    }
+
+    /// The active controller. Only the active one answers `DescribeQuorum` without an error code.
+    async fn active_controller(&self) -> Result<Connection, String> {
+        if self.config.controllers.is_empty() {
+            return Err("no controllers are configured (cluster.controllers)".to_owned());
+        }
+        let asked = self.config.controllers.iter().map(|controller| async move {
+            let mut connection = Connection::open(&controller.listener, OPEN_LIMIT).await?;
+            let said = connection.describe_quorum(OPEN_LIMIT).await?;
+            connection.version::<UnregisterBrokerRequest>()?;
+            Ok::<_, WireError>((controller, BrokerId(said.leader_id.0), connection))
+        });
+        let mut failures = Vec::new();
+        for came in join_all(asked).await {
+            match came {
+                Ok((controller, leader, connection)) if leader == controller.id => return Ok(connection),
+                Ok((controller, leader, _)) => failures.push(format!(
+                    "{} is configured as controller {} and says that {leader} is the active one",
+                    controller.listener, controller.id
+                )),
+                Err(error) => failures.push(chain(&error)),
+            }
+        }
+        Err(format!("the active controller was not found: {}", failures.join("; ")))
+    }
+
+    /// Whether the registrations are such that removing `broker`'s is right, by a surviving broker's account:
+    /// controllers do not tell them.
+    async fn check_registrations(
+        &self,
+        broker: BrokerId,
+        sharing: &BTreeSet<BrokerId>,
+    ) -> Result<(), String> {
+        let survivor = self.survivor(Some(broker), Topics::None).await;
+        let (via, mut connection, _) = survivor.map_err(|failures| no_survivor(broker, &failures))?;
+        let seen = connection.describe_cluster(ANSWER_LIMIT).await.map_err(|error| chain(&error))?;
+        match seen.brokers.get(&broker) {
+            Some(Registration::Unfenced) => {}
+            Some(Registration::Fenced) => {
+                return Err(format!("broker {broker} is fenced already (by {via})"));
+            }
+            None => return Err(format!("broker {broker} is not registered, or fenced already (by {via})")),
+        }
+        let up = |id: &&BrokerId| seen.brokers.get(*id) == Some(&Registration::Unfenced);
+        let down: Vec<String> = sharing.iter().filter(|id| !up(id)).map(ToString::to_string).collect();
+        if down.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "broker {broker} shares partitions with {}, which is down too (by {via})",
+            down.join(", ")
+        ))
+    }
+
+    /// A connection to whoever carries out requests for the controller.
+    async fn to_controller(&self, via: Connection, seen: &MetadataSeen) -> Result<Connection, WireError> {
+        match seen.controller.and_then(|id| seen.brokers.get(&id)) {
+            Some(endpoint) if endpoint != via.at() => Connection::open(endpoint, OPEN_LIMIT).await,
+            _ => Ok(via),
+        }
+    }
+
+    /// Has one batch elected, and waits until a surviving broker knows. Returns what is still led by others,
+    /// with the reason.
+    async fn elect(&self, broker: BrokerId, batch: &[(String, i32)]) -> Result<Vec<String>, StepError> {
+        let action = || format!("give broker {broker} its preferred partitions back");
+        let (_, via, seen) = self.via(Some(broker), Topics::None, action).await?;
+        let failed =
+            |source: WireError| StepError::Failed { driver: DRIVER, action: action(), source: source.into() };
+        let mut connection = self.to_controller(via, &seen).await.map_err(failed)?;
+        let elections = connection.elect_preferred(batch, ANSWER_LIMIT).await.map_err(failed)?;
+        let mut reasons: BTreeMap<(String, i32), String> = BTreeMap::new();
+        for election in elections {
+            reasons.extend(election.failed.map(|why| ((election.topic, election.partition), why)));
+        }
+        let topics: BTreeSet<String> = batch.iter().map(|(topic, _)| topic.clone()).collect();
+        let until = Instant::now() + ELECTED_WITHIN;
+        loop {
+            let (_, _, seen) = self.via(Some(broker), Topics::Named(&topics), action).await?;
+            let led: BTreeSet<_> = leads(&seen.partitions, broker).collect();
+            let missing: Vec<_> = batch.iter().filter(|p| !led.contains(&(p.0.as_str(), p.1))).collect();
+            let all_refused = missing.iter().all(|p| reasons.contains_key(*p));
+            if all_refused || Instant::now() >= until {
+                let unknown = || "elected, and not seen to lead".to_owned();
+                let why = |p: &(String, i32)| reasons.get(p).cloned().unwrap_or_else(unknown);
+                return Ok(missing.into_iter().map(|p| format!("{}-{}: {}", p.0, p.1, why(p))).collect());
+            }
+            sleep(ELECTED_POLL).await;
+        }
+    }
+
+    async fn via(
+        &self,
+        broker: Option<BrokerId>,
+        topics: Topics<'_>,
+        action: impl Fn() -> String,
+    ) -> Result<(BrokerId, Connection, MetadataSeen), StepError> {
+        self.survivor(broker, topics).await.map_err(|failures| {
+            let why = match broker {
+                Some(broker) => no_survivor(broker, &failures),
+                None => format!("no broker answers: {}", failures.join("; ")),
+            };
+            StepError::Failed { driver: DRIVER, action: action(), source: why.into() }
+        })
+    }
+}
+
+async fn metadata(endpoint: &Endpoint, topics: Topics<'_>) -> Result<(Connection, MetadataSeen), WireError> {
+    let mut connection = Connection::open(endpoint, OPEN_LIMIT).await?;
+    let seen = connection.metadata(topics, ANSWER_LIMIT).await?;
+    Ok((connection, seen))
+}
+
+fn no_survivor(broker: BrokerId, failures: &[String]) -> String {
+    let failures =
+        if failures.is_empty() { "the cluster lists no other".to_owned() } else { failures.join("; ") };
+    format!("no broker other than {broker} answers: {failures}")
+}
+
+/// The partitions that `broker` leads.
+fn leads(view: &PartitionView, broker: BrokerId) -> impl Iterator<Item = (&str, i32)> {
+    let led = view.partitions.iter().filter(move |p| p.leader == Some(broker));
+    led.map(|p| (p.topic.as_str(), p.partition))
+}
+
+/// Whether `broker` is the first replica.
+fn prefers(partition: &Replication, broker: BrokerId) -> bool {
+    partition.replicas.first() == Some(&broker)
+}
+
+#[async_trait]
+impl Cluster for KafkaCluster {
+    async fn id(&self) -> Result<String, StepError> {
+        let action = || "read the cluster's id".to_owned();
+        let (via, connection, seen) = match (self.via(None, Topics::None, action).await, &self.config.id) {
+            (Ok(told), _) => told,
+            // Nobody can be asked; the configuration says what it must be.
+            (Err(_), Some(configured)) => return Ok(configured.clone()),
+            (Err(error), None) => return Err(error),
+        };
+        let refused = |why| StepError::Refused { driver: DRIVER, action: action(), why };
+        let at = connection.at();
+        let said =
+            seen.cluster_id.ok_or_else(|| refused(format!("broker {via} at {at} does not tell it")))?;
+        match &self.config.id {
+            Some(configured) if *configured != said => Err(refused(format!(
+                "broker {via} at {at} belongs to cluster {said}, and cluster.id is {configured}: one of \
+                 cluster.bootstrap and cluster.id is wrong"
+            ))),
+            _ => Ok(said),
+        }
+    }
+
+    async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError> {
+        let action = || format!("see how broker {broker} stands");
+        let own = async {
+            match self.listeners.get(&broker) {
+                Some(listener) => Connection::open(listener, OPEN_LIMIT).await.is_ok(),
+                None => false,
+            }
+        };
+        let (answers, told) = tokio::join!(own, self.via(Some(broker), Topics::All, action));
+        let (via, _, seen) = told?;
+        Ok(Standing {
+            listed: seen.brokers.contains_key(&broker),
+            replicas: seen.partitions.of(broker).count(),
+            in_isr: seen.partitions.of(broker).filter(|p| p.isr.contains(&broker)).count(),
+            leads: leads(&seen.partitions, broker).count(),
+            answers,
+            via,
+        })
+    }
+
+    async fn partitions(&self) -> Result<PartitionView, StepError> {
+        let action = || "read the partitions".to_owned();
+        let (_, _, seen) = self.via(None, Topics::All, action).await?;
+        Ok(seen.partitions)
+    }
+
+    async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {
+        let begun = SystemClock.now().mono;
+        // The controller first: the registrations should be fresh when the request leaves.
+        let mut controller = match self.active_controller().await {
+            Ok(connection) => connection,
+            Err(why) => return Unregistered::NotSent { why },
+        };
+        if let Err(why) = self.check_registrations(broker, sharing).await {
+            return Unregistered::NotSent { why };
+        }
+        // The request names a broker and no incarnation of it. If this host stood still on the way here, the one
+        // that is registered by now may be somebody else's new one.
+        let took = SystemClock.now().mono.since(begun);
+        if took > LOOKED_WITHIN {
+            let why = format!("it took {} to look, so what was seen may be over", human(took));
+            return Unregistered::NotSent { why };
+        }
+        match controller.unregister_broker(broker, UNREGISTER_LIMIT).await {
+            Ok(()) => Unregistered::Gone,
+            Err(error) => match error.code() {
+                Some(code) if code == ResponseError::BrokerIdNotRegistered.code() => Unregistered::Gone,
+                Some(_) => Unregistered::Refused { why: chain(&error) },
+                None => Unregistered::NoAnswer { why: chain(&error) },
+            },
+        }
+    }
+
+    async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError> {
+        let action = || format!("give broker {broker} its preferred partitions back");
+        let (_, _, seen) = self.via(Some(broker), Topics::All, action).await?;
+        let preferred: Vec<_> = seen.partitions.of(broker).filter(|p| prefers(p, broker)).collect();
+        let away = preferred.iter().filter(|p| p.leader != Some(broker));
+        let (due, lagging): (Vec<&Replication>, Vec<_>) = away.partition(|p| p.isr.contains(&broker));
+        let due: Vec<_> = due.into_iter().map(|p| (p.topic.clone(), p.partition)).collect();
+        let mut missing = Vec::new();
+        for batch in due.chunks(ELECTION_BATCH) {
+            missing.extend(self.elect(broker, batch).await?);
+        }
+        if let Some(first) = missing.first() {
+            let (missed, all) = (missing.len(), preferred.len());
+            let why = format!("{missed} of {all} partitions are still led by others, such as {first}");
+            return Err(StepError::Refused { driver: DRIVER, action: action(), why });
+        }
+        let leads = preferred.len() - lagging.len();
+        Ok(Note::new(format!(
+            "broker {broker} leads {leads} of the {} partitions it should",
+            preferred.len()
+        ))
+        .with("elected", due.len())
+        .with("not_in_isr", lagging.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+    use kafka_protocol::messages::describe_quorum_response::{PartitionData, TopicData};
+    use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
+    use kafka_protocol::messages::metadata_response::{
+        MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+    };
+    use kafka_protocol::messages::{
+        ApiKey, BrokerId as Node, DescribeClusterResponse, DescribeQuorumResponse, ElectLeadersRequest,
+        ElectLeadersResponse, MetadataResponse, TopicName, UnregisterBrokerRequest, UnregisterBrokerResponse,
+    };
+    use kafka_protocol::protocol::StrBytes;
+
+    use super::*;
+    use crate::kafka::wire::fake::{Call, Fake, Listening, Reply};
+
+    /// What the fake cluster's nodes share.
+    #[derive(Default)]
+    struct Shared {
+        /// Registered brokers: where, and whether fenced.
+        brokers: BTreeMap<i32, (Option<Endpoint>, bool)>,
+        /// One topic: leader, replicas, ISR by partition.
+        partitions: Vec<(i32, Vec<i32>, Vec<i32>)>,
+        /// What the controller does about `UnregisterBroker`: an error code, or silence.
+        unregister: Option<i16>,
+        /// The error code with which elections fail.
+        election: i16,
+        largest_batch: usize,
+    }
+
+    type World = Arc<Mutex<Shared>>;
+
+    fn text(text: &str) -> StrBytes {
+        StrBytes::from_string(text.to_owned())
+    }
+
+    fn nodes(ids: &[i32]) -> Vec<Node> {
+        ids.iter().copied().map(Node).collect()
+    }
+
+    fn metadata_of(world: &Shared) -> MetadataResponse {
+        let up = world.brokers.iter().filter(|(_, (_, fenced))| !fenced);
+        let brokers = up.filter_map(|(id, (at, _))| {
+            let at = at.as_ref()?;
+            let broker = MetadataResponseBroker::default().with_node_id(Node(*id));
+            Some(broker.with_host(text(&at.host)).with_port(at.port.into()))
+        });
+        let partitions = world.partitions.iter().zip(0..).map(|((leader, replicas, isr), index)| {
+            MetadataResponsePartition::default()
+                .with_partition_index(index)
+                .with_leader_id(Node(*leader))
+                .with_replica_nodes(nodes(replicas))
+                .with_isr_nodes(nodes(isr))
+        });
+        let topic = MetadataResponseTopic::default()
+            .with_name(Some(TopicName(text("orders"))))
+            .with_partitions(partitions.collect());
+        MetadataResponse::default()
+            .with_cluster_id(Some(text("cluster-a")))
+            .with_brokers(brokers.collect())
+            .with_topics(vec![topic])
+    }
+
+    fn elect(world: &mut Shared, asked: &ElectLeadersRequest) -> ElectLeadersResponse {
+        assert_eq!(asked.election_type, 0, "never unclean");
+        let topics = asked.topic_partitions.as_ref().unwrap();
+        let results = topics.iter().map(|topic| {
+            let failed = world.election;
+            let results = topic.partitions.iter().map(|index| {
+                let partition = &mut world.partitions[usize::try_from(*index).unwrap()];
+                if failed == 0 {
+                    partition.0 = partition.1[0];
+                }
+                PartitionResult::default().with_partition_id(*index).with_error_code(failed)
+            });
+            let results: Vec<_> = results.collect();
+            world.largest_batch = world.largest_batch.max(results.len());
+            ReplicaElectionResult::default().with_topic(topic.topic.clone()).with_partition_result(results)
+        });
+        ElectLeadersResponse::default().with_replica_election_results(results.collect())
+    }
+
+    fn broker_says(world: &World, call: &Call) -> Option<Reply> {
+        let mut world = world.lock().unwrap();
+        match call.key {
+            ApiKey::Metadata => Some(call.say(&metadata_of(&world))),
+            ApiKey::DescribeCluster => {
+                let broker = |id: &i32, fenced| {
+                    DescribeClusterBroker::default().with_broker_id(Node(*id)).with_is_fenced(fenced)
+                };
+                let brokers = world.brokers.iter().map(|(id, (_, fenced))| broker(id, *fenced));
+                Some(call.say(&DescribeClusterResponse::default().with_brokers(brokers.collect())))
+            }
+            ApiKey::ElectLeaders => Some(call.say(&elect(&mut world, &call.read()))),
+            _ => None,
+        }
+    }
+
+    fn controller_says(world: &World, id: i32, active: i32, call: &Call) -> Option<Reply> {
+        match call.key {
+            ApiKey::DescribeQuorum if id == active => {
+                let partition = PartitionData::default().with_leader_id(Node(active));
+                let topic = TopicData::default().with_partitions(vec![partition]);
+                Some(call.say(&DescribeQuorumResponse::default().with_topics(vec![topic])))
+            }
+            ApiKey::DescribeQuorum => Some(call.say(&DescribeQuorumResponse::default().with_error_code(6))),
+            ApiKey::UnregisterBroker => {
+                assert_eq!(call.read::<UnregisterBrokerRequest>().broker_id, Node(1));
+                match world.lock().unwrap().unregister {
+                    Some(code) => Some(call.say(&UnregisterBrokerResponse::default().with_error_code(code))),
+                    None => Some(Reply::Close),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Brokers 2 and 3 and two controllers, of which 102 is the active one; broker 1 is registered and dead.
+    struct Bed {
+        world: World,
+        brokers: Vec<Fake>,
+        controllers: Vec<Fake>,
+    }
+
+    impl Bed {
+        async fn new() -> Self {
+            let world = World::default();
+            world.lock().unwrap().unregister = Some(0);
+            let dead = Listening::bind().await.at;
+            world.lock().unwrap().brokers.insert(1, (Some(dead), false));
+            let (mut brokers, mut controllers) = (Vec::new(), Vec::new());
+            for id in [2, 3] {
+                let (listening, shared) = (Listening::bind().await, world.clone());
+                world.lock().unwrap().brokers.insert(id, (Some(listening.at.clone()), false));
+                brokers.push(listening.serve(move |call| broker_says(&shared, call)));
+            }
+            for id in [101, 102] {
+                let shared = world.clone();
+                controllers.push(Fake::start(move |call| controller_says(&shared, id, 102, call)).await);
+            }
+            Self { world, brokers, controllers }
+        }
+
+        fn world(&self) -> MutexGuard<'_, Shared> {
+            self.world.lock().unwrap()
+        }
+
+        fn cluster_with(&self, controllers: &[String], id: Option<&str>) -> KafkaCluster {
+            let dead = self.world().brokers[&1].0.clone().unwrap();
+            let config = ClusterConfig {
+                bootstrap: vec![dead.clone(), self.brokers[0].at.clone()],
+                controllers: controllers.iter().map(|text| text.parse().unwrap()).collect(),
+                id: id.map(str::to_owned),
+            };
+            KafkaCluster::new(config, BTreeMap::from([(BrokerId(1), dead)])).unwrap()
+        }
+
+        fn cluster(&self) -> KafkaCluster {
+            let controller = |id: i32, at: &Fake| format!("{id}@{}", at.at);
+            let controllers = [controller(101, &self.controllers[0]), controller(102, &self.controllers[1])];
+            self.cluster_with(&controllers, None)
+        }
+
+        fn sent(&self) -> usize {
+            self.brokers
+                .iter()
+                .chain(&self.controllers)
+                .map(|fake| fake.calls(ApiKey::UnregisterBroker))
+                .sum()
+        }
+    }
+
+    fn sharing() -> BTreeSet<BrokerId> {
+        [2, 3].map(BrokerId).into()
+    }
+
+    #[tokio::test]
+    async fn tells_the_clusters_id_and_refuses_another_one() {
+        let bed = Bed::new().await;
+        assert_eq!(bed.cluster_with(&[], None).id().await.unwrap(), "cluster-a");
+        assert_eq!(bed.cluster_with(&[], Some("cluster-a")).id().await.unwrap(), "cluster-a");
+        let error = bed.cluster_with(&[], Some("cluster-b")).id().await.unwrap_err();
+        assert!(
+            error.to_string().contains("cluster-a") && error.to_string().contains("cluster-b"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn standing_is_told_by_another_broker() {
+        let bed = Bed::new().await;
+        bed.world().partitions =
+            vec![(1, vec![1, 2], vec![1, 2]), (2, vec![2, 1], vec![2]), (3, vec![3, 2], vec![3, 2])];
+        let cluster = bed.cluster();
+        let dead = cluster.standing(BrokerId(1)).await.unwrap();
+        assert_ne!(dead.via, BrokerId(1));
+        assert!(dead.listed && !dead.answers, "{dead:?}");
+        assert_eq!((dead.replicas, dead.in_isr, dead.leads), (2, 1, 1));
+
+        let at = bed.brokers[0].at.clone();
+        let cluster = KafkaCluster { listeners: BTreeMap::from([(BrokerId(2), at)]), ..cluster };
+        let alive = cluster.standing(BrokerId(2)).await.unwrap();
+        assert_eq!(alive.via, BrokerId(3));
+        assert!(alive.answers);
+        assert_eq!(cluster.partitions().await.unwrap().partitions.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_broker_does_not_vouch_for_itself() {
+        let bed = Bed::new().await;
+        let cluster = bed.cluster_with(&[], None);
+        bed.world().brokers.retain(|id, _| *id == 2);
+        let error = cluster.standing(BrokerId(2)).await.unwrap_err();
+        assert!(chain(&error).contains("no broker other than 2"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn unregisters_once_at_the_active_controller() {
+        let bed = Bed::new().await;
+        assert_eq!(bed.cluster().unregister(BrokerId(1), &sharing()).await, Unregistered::Gone);
+        assert_eq!(bed.controllers[1].calls(ApiKey::UnregisterBroker), 1);
+        assert_eq!(bed.sent(), 1);
+    }
+
+    #[tokio::test]
+    async fn every_answer_to_unregister_has_its_meaning_and_is_asked_for_once() {
+        let bed = Bed::new().await;
+        let cluster = bed.cluster();
+        for (answer, sent) in [(Some(102), 1), (Some(44), 2), (None, 3)] {
+            bed.world().unregister = answer;
+            let came = cluster.unregister(BrokerId(1), &sharing()).await;
+            match answer {
+                Some(102) => assert_eq!(came, Unregistered::Gone),
+                Some(_) => {
+                    assert!(matches!(&came, Unregistered::Refused { why } if why.contains("44")), "{came:?}");
+                }
+                None => assert!(matches!(came, Unregistered::NoAnswer { .. }), "{came:?}"),
+            }
+            assert_eq!(bed.sent(), sent);
+        }
+    }
+
+    #[tokio::test]
+    async fn does_not_unregister_when_the_rule_does_not_hold() {
+        let fenced = |id: i32| move |world: &mut Shared| world.brokers.get_mut(&id).unwrap().1 = true;
+        let gone = |id: i32| move |world: &mut Shared| drop(world.brokers.remove(&id));
+        type Change<'a> = &'a dyn Fn(&mut Shared);
+        let cases: [(Change<'_>, &str); 4] = [
+            (&fenced(1), "fenced already"),
+            (&gone(1), "not registered"),
+            (&fenced(3), "shares partitions with 3"),
+            (&gone(3), "shares partitions with 3"),
+        ];
+        for (change, reason) in cases {
+            let bed = Bed::new().await;
+            let cluster = bed.cluster();
+            change(&mut bed.world());
+            let came = cluster.unregister(BrokerId(1), &sharing()).await;
+            assert!(
+                matches!(&came, Unregistered::NotSent { why } if why.contains(reason)),
+                "{reason}: {came:?}"
+            );
+            assert_eq!(bed.sent(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn does_not_unregister_without_the_active_controllers_own_listener() {
+        let bed = Bed::new().await;
+        let cases = [
+            (vec![], "no controllers are configured"),
+            (vec![format!("101@{}", bed.controllers[0].at)], "was not found"),
+            (vec![format!("7@{}", bed.controllers[1].at)], "says that 102 is the active one"),
+            // A broker passes the question on, and would pass the request on too.
+            (vec![format!("102@{}", bed.brokers[0].at)], "was not found"),
+        ];
+        for (controllers, reason) in cases {
+            let came = bed.cluster_with(&controllers, None).unregister(BrokerId(1), &sharing()).await;
+            assert!(
+                matches!(&came, Unregistered::NotSent { why } if why.contains(reason)),
+                "{reason}: {came:?}"
+            );
+            assert_eq!(bed.sent(), 0);
+        }
+    }
+
+    /// Broker 2 prefers all partitions but the last, is in sync for all but the first, and leads none.
+    fn led_by_others(count: usize) -> Vec<(i32, Vec<i32>, Vec<i32>)> {
+        let mut partitions = vec![(3, vec![2, 3], vec![3])];
+        partitions.resize(count, (3, vec![2, 3], vec![3, 2]));
+        partitions.push((3, vec![3, 2], vec![3, 2]));
+        partitions
+    }
+
+    #[tokio::test]
+    async fn gives_preferred_partitions_back_in_batches() {
+        let bed = Bed::new().await;
+        bed.world().partitions = led_by_others(251);
+        let note = bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
+        assert_eq!(note.details["elected"], "250");
+        assert_eq!(note.details["not_in_isr"], "1");
+        let world = bed.world();
+        assert_eq!(world.largest_batch, 100);
+        assert_eq!(world.partitions[0].0, 3, "not in sync");
+        assert!(world.partitions[1..251].iter().all(|p| p.0 == 2));
+        assert_eq!(world.partitions[251].0, 3, "prefers another");
+    }
+
+    #[tokio::test]
+    async fn elections_are_believed_when_they_are_seen() {
+        let bed = Bed::new().await;
+        bed.world().partitions = led_by_others(3);
+        // 80: the preferred leader is not available.
+        bed.world().election = 80;
+        let error = bed.cluster().elect_preferred(BrokerId(2)).await.unwrap_err();
+        assert!(error.to_string().contains("2 of 3"), "{error}");
+        assert!(error.to_string().contains("orders-1: PreferredLeaderNotAvailable"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn nothing_to_give_back_is_fine() {
+        let bed = Bed::new().await;
+        bed.world().partitions = vec![(2, vec![2, 3], vec![2, 3])];
+        let note = bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
+        assert_eq!(note.details["elected"], "0");
+        assert_eq!(bed.brokers[0].calls(ApiKey::ElectLeaders), 0);
+    }
+
+    #[test]
+    fn all_problems_of_the_configuration_are_told() {
+        let text = r#"{"bootstrap": [], "controllers": ["1@a:9093", "1@b:9093"], "id": " "}"#;
+        let config: ClusterConfig = serde_json::from_str(text).unwrap();
+        let problems = KafkaCluster::new(config, BTreeMap::new()).unwrap_err();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        let wrong = r#"{"bootstrap": ["a:9092"], "controller": []}"#;
+        assert!(serde_json::from_str::<ClusterConfig>(wrong).is_err(), "unknown keys are refused");
+    }
+}

@@ -1,0 +1,3 @@
+//! `cluster` drivers: what only the cluster itself can say or do.
+
+pub mod kafka;

@@ -1,0 +1,54 @@
+//! `fence` drivers: make it impossible for a host to write, and read it back.
+
+pub mod exec;
+pub mod fence_agent;
+pub mod ladder;
+
+mod device;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzz;
+mod options;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::ports::Fence;
+
+pub use device::Device;
+pub use exec::ExecConfig;
+pub use fence_agent::FenceAgentConfig;
+pub use ladder::Ladder;
+pub use options::OptionValue;
+pub(crate) use options::resolve;
+
+/// One way to fence a host. A host may have several; they are tried in order.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum FenceConfig {
+    /// A Pacemaker fence agent.
+    FenceAgent(FenceAgentConfig),
+    /// A program of the site's own, called as a fence agent is.
+    ///
+    /// It reads `key=value` lines on its standard input: `action` (`off` or `status`), `understudy_host`,
+    /// `understudy_epoch` (not when it is only checked) and the options below. For `off` it exits with 0 once the
+    /// host is off. For `status` it exits with 2 when it has *read* that the host is off, with 0 when the host is
+    /// on, and with anything else when it cannot tell. An exit code of 2 with words on standard error counts
+    /// only if standard output says `off`, because a shell that fails exits with 2 as well.
+    Exec(ExecConfig),
+}
+
+impl FenceConfig {
+    /// The driver, ready to use.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<Arc<dyn Fence>, Vec<String>> {
+        let device = match self {
+            Self::FenceAgent(config) => config.build()?,
+            Self::Exec(config) => config.build()?,
+        };
+        Ok(Arc::new(device))
+    }
+}

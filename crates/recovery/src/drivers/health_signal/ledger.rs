@@ -1,0 +1,87 @@
+//! The ledger as a signal: read off the decision path, so that a dead ledger leaves the agent thinking.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::model::{BrokerId, Evidence, Fact, HostName, LedgerReading, LedgerStanding};
+use crate::ports::{Clock, HealthSignal, Ledger, LedgerError, chain};
+
+/// Reads where every guarded broker stands, and the order book.
+pub struct LedgerSignal {
+    ledger: Arc<dyn Ledger>,
+    homes: BTreeMap<BrokerId, HostName>,
+    /// Each broker after its last epoch that has ended: what ended does not change any more.
+    ended: Mutex<BTreeMap<BrokerId, LedgerStanding>>,
+}
+
+impl LedgerSignal {
+    /// `homes`: the guarded brokers with the host that owns each until the ledger says otherwise.
+    #[must_use]
+    pub fn new(ledger: Arc<dyn Ledger>, homes: BTreeMap<BrokerId, HostName>) -> Self {
+        Self { ledger, homes, ended: Mutex::default() }
+    }
+
+    /// Reads everything once. A journal that is damaged concerns its broker alone.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn read(&self) -> Result<LedgerReading, LedgerError> {
+        let mut reading =
+            LedgerReading { orders: Arc::new(self.ledger.orders().await?), ..LedgerReading::default() };
+        for (broker, home) in &self.homes {
+            match self.standing(*broker, home).await {
+                Ok(standing) => drop(reading.brokers.insert(*broker, standing)),
+                Err(error @ LedgerError::Damaged { .. }) => {
+                    reading.damaged.insert(*broker, chain(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(reading)
+    }
+
+    async fn standing(&self, broker: BrokerId, home: &HostName) -> Result<LedgerStanding, LedgerError> {
+        let known = self.ended().get(&broker).cloned();
+        let known = known.unwrap_or_else(|| LedgerStanding::untouched(home.clone()));
+        let Some(newest) = self.ledger.latest(broker).await? else { return Ok(known) };
+        if newest.epoch == known.epoch {
+            return Ok(known);
+        }
+        let standing = if newest.epoch == known.epoch.next() {
+            known.then(&newest)
+        } else {
+            LedgerStanding::after(home, &self.ledger.all(broker).await?)
+        };
+        if newest.outcome().is_some() && standing.epoch == newest.epoch {
+            self.ended().insert(broker, standing.clone());
+        }
+        Ok(standing)
+    }
+
+    fn ended(&self) -> std::sync::MutexGuard<'_, BTreeMap<BrokerId, LedgerStanding>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl HealthSignal for LedgerSignal {
+    fn name(&self) -> &'static str {
+        "ledger"
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
+        let at = clock.now().mono;
+        let fact = match self.read().await {
+            Ok(reading) => Fact::Ledger(reading),
+            Err(error) => Fact::Blind { why: chain(&error) },
+        };
+        vec![Evidence { signal: self.name(), at, fact }]
+    }
+}

@@ -1,0 +1,9 @@
+//! `health_signal` drivers: dated looks at the cluster.
+
+pub mod kafka_metadata;
+pub mod kafka_probe;
+pub mod kafka_quorum;
+pub mod ledger;
+pub mod local_process;
+pub mod peer;
+pub mod storage_canary;

@@ -1,0 +1,42 @@
+//! `ledger` drivers: the shared, durable record.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
+pub mod etcd;
+#[cfg(any(test, feature = "testing"))]
+pub mod faults;
+pub mod file;
+pub mod kafka;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::ports::Ledger;
+
+/// Where owners, epochs and takeovers are recorded. Every host of a cluster names the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum LedgerConfig {
+    /// A directory on shared storage.
+    File(file::FileLedgerConfig),
+    /// An etcd cluster.
+    Etcd(etcd::EtcdLedgerConfig),
+    /// A topic of the cluster that is healed.
+    Kafka(kafka::KafkaLedgerConfig),
+}
+
+impl LedgerConfig {
+    /// The ledger that is configured. Touches nothing yet.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the section, each as `key: what is wrong and what to do`.
+    pub fn open(&self) -> Result<Arc<dyn Ledger>, Vec<String>> {
+        match self {
+            Self::File(config) => Ok(Arc::new(file::FileLedger::new(config)?)),
+            Self::Etcd(config) => Ok(Arc::new(etcd::EtcdLedger::new(config)?)),
+            Self::Kafka(config) => Ok(Arc::new(kafka::KafkaLedger::new(config)?)),
+        }
+    }
+}

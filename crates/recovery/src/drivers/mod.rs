@@ -1,0 +1,16 @@
+//! Drivers, by port. A driver is one file; each brings its own section of the configuration.
+
+pub mod address;
+pub mod broker_host;
+pub mod clock;
+pub mod cluster;
+pub(crate) mod command;
+pub mod fence;
+pub mod health_signal;
+pub mod host_lock;
+pub mod ledger;
+pub mod off_path;
+pub mod storage;
+
+#[cfg(test)]
+mod in_namespaces;

@@ -1,0 +1,216 @@
+//! File system calls away from the caller's thread: a dead NFS server hangs a call for as long as it is
+//! dead, and nothing can interrupt it.
+//!
+//! The call runs on a plain thread of its own. A pool (`spawn_blocking`) would not do: hung calls would fill
+//! it, and the runtime waits for it when the agent shuts down.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// Calls that may hang at one time, over all keys. Each holds a thread until its server answers.
+const MAX_HUNG: usize = 64;
+
+/// The calls whose caller gave up and which still hang: how many of each name.
+static HUNG: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+/// Why a file system call gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum OffPathError {
+    /// The deadline passed. The call goes on hanging on its own thread.
+    #[error(
+        "{what} did not return within {limit:?}: the storage below it may be dead; check the mount and its server"
+    )]
+    Hung {
+        /// What was called, on what.
+        what: String,
+        /// The deadline.
+        limit: Duration,
+    },
+    /// An earlier call of the same name still hangs, so no further one was begun.
+    #[error(
+        "{what} still hangs from an earlier call: the storage below it may be dead; check the mount and its server"
+    )]
+    StillHung {
+        /// What was called, on what.
+        what: String,
+    },
+    /// So many calls hang that no further one is begun.
+    #[error(
+        "{what} was not begun, because {hung} file system calls hang already: check the mounts of this host"
+    )]
+    TooManyHung {
+        /// What was to be called, on what.
+        what: String,
+        /// How many calls hang.
+        hung: usize,
+    },
+    /// The thread could not be started.
+    #[error("no thread could be started for {what}")]
+    NoThread {
+        /// What was to be called, on what.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The call itself panicked.
+    #[error("{what} panicked; this is a defect of understudy")]
+    Panicked {
+        /// What was called, on what.
+        what: String,
+    },
+}
+
+/// Runs `f`, which may hang on a dead file system, on its own thread, and waits at most `limit` for it.
+///
+/// `what` names the call and its object for people ("reading /mnt/kafka/meta.properties"). It is the key too:
+/// while a call of that name hangs, no further one is begun, so that a dead server costs one thread for every
+/// name and not one for every attempt. Dropping the future gives the call up, as the deadline does.
+///
+/// # Errors
+/// When there is no answer in time, or when no call was begun because earlier ones still hang.
+pub async fn off_path<T: Send + 'static>(
+    what: &str,
+    limit: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, OffPathError> {
+    refuse_if_hung(what)?;
+    let (sender, answer) = oneshot::channel();
+    let key = what.to_owned();
+    let run = move || {
+        let result = catch_unwind(AssertUnwindSafe(f));
+        if sender.send(result).is_err() {
+            // The caller has given up and left the call in `HUNG`. It hangs no more.
+            forget(&key);
+        }
+    };
+    thread::Builder::new()
+        .name("off-path".to_owned())
+        .spawn(run)
+        .map_err(|source| OffPathError::NoThread { what: what.to_owned(), source })?;
+    let mut call = Call { what, answer, answered: false };
+    match tokio::time::timeout(limit, &mut call.answer).await {
+        Ok(result) => {
+            call.answered = true;
+            // The outer error means that the thread ended without a word, the inner one that `f` panicked.
+            result.ok().and_then(Result::ok).ok_or_else(|| OffPathError::Panicked { what: what.to_owned() })
+        }
+        Err(_) => Err(OffPathError::Hung { what: what.to_owned(), limit }),
+    }
+}
+
+/// A call under way. Dropped without an answer, it is counted as hung until its thread ends.
+struct Call<'a, T> {
+    what: &'a str,
+    answer: oneshot::Receiver<T>,
+    answered: bool,
+}
+
+impl<T> Drop for Call<'_, T> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        *lock(&HUNG).entry(self.what.to_owned()).or_default() += 1;
+        // After `close` the thread's `send` fails and the thread forgets the call, unless it has sent already.
+        self.answer.close();
+        if self.answer.try_recv().is_ok() {
+            forget(self.what);
+        }
+    }
+}
+
+fn refuse_if_hung(what: &str) -> Result<(), OffPathError> {
+    let calls = lock(&HUNG);
+    let hung: usize = calls.values().sum();
+    if calls.contains_key(what) {
+        Err(OffPathError::StillHung { what: what.to_owned() })
+    } else if hung >= MAX_HUNG {
+        Err(OffPathError::TooManyHung { what: what.to_owned(), hung })
+    } else {
+        Ok(())
+    }
+}
+
+fn forget(what: &str) {
+    let mut calls = lock(&HUNG);
+    if let Some(count) = calls.get_mut(what) {
+        *count -= 1;
+        if *count == 0 {
+            calls.remove(what);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics under this lock, and counters are whole between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+    const SHORT: Duration = Duration::from_millis(30);
+
+    #[tokio::test]
+    async fn an_answer_comes_back() {
+        assert_eq!(off_path("adding", LONG, || 1 + 1).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_hung_call_is_reported_refused_a_second_time_and_forgotten_when_it_returns() {
+        let (release, gate) = mpsc::channel::<()>();
+        let error = off_path("reading /dead", SHORT, move || gate.recv()).await.unwrap_err();
+        assert!(matches!(&error, OffPathError::Hung { what, .. } if what == "reading /dead"), "{error}");
+        assert!(error.to_string().contains("reading /dead did not return within 30ms"), "{error}");
+
+        let error = off_path("reading /dead", LONG, || ()).await.unwrap_err();
+        assert!(matches!(error, OffPathError::StillHung { .. }), "{error}");
+        off_path("reading /alive", LONG, || ()).await.unwrap();
+
+        release.send(()).unwrap();
+        let begun = Instant::now();
+        while off_path("reading /dead", LONG, || ()).await.is_err() {
+            assert!(begun.elapsed() < LONG, "the call returned and still counts as hung");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_future_counts_as_given_up() {
+        let (release, gate) = mpsc::channel::<()>();
+        let call = off_path("dropped", LONG, move || gate.recv());
+        assert!(tokio::time::timeout(SHORT, call).await.is_err());
+        let error = off_path("dropped", LONG, || ()).await.unwrap_err();
+        assert!(matches!(error, OffPathError::StillHung { .. }), "{error}");
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error() {
+        let error = off_path("breaking", LONG, || panic!("on purpose")).await.unwrap_err();
+        assert!(matches!(error, OffPathError::Panicked { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_hung_call_does_not_hold_up_the_end_of_the_runtime() {
+        let (release, gate) = mpsc::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let result = runtime.block_on(off_path("outliving the runtime", SHORT, move || gate.recv()));
+        assert!(matches!(result, Err(OffPathError::Hung { .. })));
+        let begun = Instant::now();
+        drop(runtime);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop(release);
+    }
+}

@@ -1,0 +1,210 @@
+//! `mounted`: somebody else mounts the log dirs; a takeover verifies that they are what they must be.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::log_dir::{self, look};
+use super::mountinfo::{Mount, same_source};
+use crate::model::Epoch;
+use crate::ports::{Note, StepError, Storage};
+
+const DRIVER: &str = "mounted";
+
+/// Log dirs that are mounted on this host already, by `/etc/fstab` or otherwise.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MountedConfig {
+    /// Refuse a log dir that lies on the root file system. There, storage that is *not* mounted looks like an
+    /// empty log dir, and Kafka would fill the local disk.
+    #[serde(default = "yes")]
+    pub require_mount: bool,
+    /// What must be mounted there, such as `svm1.example.com:/kafka01`. Not compared when left out.
+    pub source: Option<String>,
+    /// The file system type it must have, such as `nfs4`. Not compared when left out.
+    pub fstype: Option<String>,
+    /// How long looking at a log dir may take.
+    #[serde(default = "default_timeout", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_timeout() -> Duration {
+    Duration::from_secs(5)
+}
+
+impl MountedConfig {
+    /// The driver for a broker with these log dirs.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Mounted, Vec<String>> {
+        let mut problems = log_dir::problems(&log_dirs);
+        if self.timeout.is_zero() {
+            problems.push("timeout: must be longer than zero".to_owned());
+        }
+        if problems.is_empty() { Ok(Mounted { config: self, log_dirs }) } else { Err(problems) }
+    }
+}
+
+/// The driver; see [`MountedConfig`].
+#[derive(Debug)]
+pub struct Mounted {
+    config: MountedConfig,
+    log_dirs: Vec<PathBuf>,
+}
+
+impl Mounted {
+    async fn verify(&self, purpose: &str) -> Result<Note, StepError> {
+        let looks =
+            self.log_dirs.iter().map(|dir| async move { (dir, look(dir, self.config.timeout).await) });
+        let mut note = Note::default();
+        let mut said = Vec::new();
+        for (dir, mount) in futures_util::future::join_all(looks).await {
+            let mount = mount.map_err(|e| step_error(DRIVER, purpose, e))?;
+            if let Some(why) = self.objection(dir, &mount) {
+                return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
+            }
+            said.push(format!("{} is on {}", dir.display(), mount.words()));
+            note = note.with(&dir.display().to_string(), mount.options.join(","));
+        }
+        note.text = said.join("; ");
+        Ok(note)
+    }
+
+    /// What speaks against using this mount for `dir`.
+    fn objection(&self, dir: &Path, mount: &Mount) -> Option<String> {
+        let dir = dir.display();
+        let found = mount.words();
+        if self.config.require_mount && mount.point == Path::new("/") {
+            return Some(format!(
+                "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage; if it really \
+                 belongs there, set require_mount = false"
+            ));
+        }
+        let unlike = |expected: &&String| !same_source(expected, &mount.source);
+        if let Some(expected) = self.config.source.as_ref().filter(unlike) {
+            return Some(format!("{dir} is on {found}, and must be on {expected}. Mount the right storage"));
+        }
+        if let Some(expected) = self.config.fstype.as_ref().filter(|t| **t != mount.fs_type) {
+            return Some(format!("{dir} is on {found}, and must be on a file system of type {expected}"));
+        }
+        mount.has("ro").then(|| format!("{dir} is mounted read-only: {found}. Mount it read-write"))
+    }
+}
+
+/// A log dir's error as a step's: a clear no is `Refused`, a look that failed is `Failed`.
+pub(super) fn step_error(driver: &'static str, purpose: &str, error: log_dir::LogDirError) -> StepError {
+    let action = purpose.to_owned();
+    if error.is_failure() {
+        StepError::Failed { driver, action, source: error.into() }
+    } else {
+        StepError::Refused { driver, action, why: error.to_string() }
+    }
+}
+
+#[async_trait]
+impl Storage for Mounted {
+    fn name(&self) -> &'static str {
+        DRIVER
+    }
+
+    async fn attach(&self, _epoch: Epoch) -> Result<Note, StepError> {
+        self.verify("use the log dirs").await
+    }
+
+    async fn release(&self) -> Result<Note, StepError> {
+        Ok(Note::new("nothing to release: the log dirs are mounted by somebody else"))
+    }
+
+    async fn check(&self) -> Result<Note, StepError> {
+        self.verify("use the log dirs").await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::StorageConfig;
+    use super::*;
+    use crate::drivers::in_namespaces::{inside, must, run_ignored_tests_of};
+    use crate::ports::chain;
+
+    const EPOCH: Epoch = Epoch(1);
+
+    fn mounted(config: &str, log_dir: &Path) -> Mounted {
+        toml::from_str::<MountedConfig>(config).unwrap().build(vec![log_dir.to_owned()]).unwrap()
+    }
+
+    async fn refusal(config: &str, log_dir: &Path) -> String {
+        let error = mounted(config, log_dir).attach(EPOCH).await.unwrap_err();
+        assert_eq!(error.kind(), "refused", "{}", chain(&error));
+        error.to_string()
+    }
+
+    #[test]
+    fn the_documented_section_is_accepted() {
+        let config: StorageConfig = toml::from_str("driver = \"mounted\"").unwrap();
+        assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount));
+        assert_eq!(config.build(vec![]).err().unwrap(), ["log_dirs: there is none"]);
+    }
+
+    #[tokio::test]
+    async fn a_log_dir_that_is_not_there_or_no_directory_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = refusal("", file.path()).await;
+        assert!(text.contains("is not a directory"), "{text}");
+        let text = refusal("require_mount = false", &file.path().with_extension("gone")).await;
+        assert!(text.contains("does not exist: is its storage mounted?"), "{text}");
+    }
+
+    #[test]
+    fn mounts_in_namespaces_of_their_own() {
+        run_ignored_tests_of(module_path!());
+    }
+
+    #[tokio::test]
+    #[ignore = "run by mounts_in_namespaces_of_their_own"]
+    async fn only_what_is_mounted_as_expected_is_used() {
+        if !inside() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("broker1");
+        std::fs::create_dir(&dir).unwrap();
+        let text = refusal("", Path::new("/")).await;
+        assert!(text.contains("is not mounted: it lies on the root file system"), "{text}");
+        assert!(mounted("require_mount = false", &dir).attach(EPOCH).await.is_ok());
+
+        must(&format!("mount -t tmpfs svm1:/kafka01 {}", dir.display()));
+        let note =
+            mounted("source = \"svm1:/kafka01/\"\nfstype = \"tmpfs\"", &dir).attach(EPOCH).await.unwrap();
+        assert_eq!(note.text, format!("{0} is on svm1:/kafka01 (tmpfs) at {0}", dir.display()));
+        let text = refusal("source = \"svm1:/kafka02\"", &dir).await;
+        assert!(text.contains("and must be on svm1:/kafka02"), "{text}");
+        let text = refusal("fstype = \"nfs4\"", &dir).await;
+        assert!(text.contains("of type nfs4"), "{text}");
+
+        // A symbolic link is followed to where the data is.
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        assert!(mounted("", &link).attach(EPOCH).await.is_ok());
+
+        must(&format!("mount -o remount,bind,ro {}", dir.display()));
+        assert!(refusal("", &dir).await.contains("read-only"));
+        must(&format!("umount {}", dir.display()));
+
+        // A bind mount is a mount, as shared directories in test beds are.
+        let shared = root.path().join("shared");
+        std::fs::create_dir(&shared).unwrap();
+        must(&format!("mount --bind {} {}", shared.display(), dir.display()));
+        assert!(mounted("", &dir).check().await.is_ok());
+        must(&format!("umount {}", dir.display()));
+    }
+}

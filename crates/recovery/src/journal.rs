@@ -1,0 +1,146 @@
+//! What is written down of a takeover: one journal an epoch, the claim first. Plain data.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{BrokerId, Cause, Epoch, HostName, Outcome, Succession};
+use crate::plan::Plan;
+use crate::ports::Note;
+
+/// The first record of every epoch's journal: who won it, when, and what they are going to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// When the claim was made.
+    pub at: Timestamp,
+    /// The host that claims.
+    pub by: HostName,
+    /// Who or what asked for it.
+    pub cause: Cause,
+    /// The open epoch whose silent claimant this claim succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeds: Option<Succession>,
+    /// What will be done.
+    pub plan: Plan,
+}
+
+/// One line of a journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Place in the journal; the claim is 0.
+    pub seq: u64,
+    /// When it was written.
+    pub at: Timestamp,
+    /// The host that wrote it.
+    pub by: HostName,
+    /// What happened.
+    pub entry: Entry,
+}
+
+/// Forward, or undoing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Carrying the plan out.
+    Forward,
+    /// Undoing what was prepared.
+    Back,
+}
+
+/// What happened. `step` is the step's index in the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "snake_case")]
+pub enum Entry {
+    /// The epoch was won.
+    Claimed {
+        /// By whom, and what for.
+        claim: Box<Claim>,
+    },
+    /// An agent carries on with what another run left.
+    Resumed,
+    /// The claimant is at work: written every few seconds, so that nobody takes its silence for its death.
+    Alive,
+    /// A step is about to be tried.
+    Started {
+        /// The step.
+        step: usize,
+        /// Forward or undoing.
+        direction: Direction,
+    },
+    /// A step is done and confirmed.
+    Done {
+        /// The step.
+        step: usize,
+        /// Forward or undoing.
+        direction: Direction,
+        /// What was found.
+        note: Note,
+    },
+    /// A step failed.
+    Failed {
+        /// The step.
+        step: usize,
+        /// Forward or undoing.
+        direction: Direction,
+        /// The error chain.
+        error: String,
+        /// The error's kind.
+        kind: String,
+    },
+    /// The end.
+    Ended {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// One epoch with its whole journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochJournal {
+    /// The broker.
+    pub broker: BrokerId,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The claim.
+    pub claim: Claim,
+    /// Every record, the claim first.
+    pub records: Vec<Record>,
+}
+
+impl EpochJournal {
+    /// How it ended; `None` while it is open.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.records.iter().rev().find_map(|record| match &record.entry {
+            Entry::Ended { outcome } => Some(outcome),
+            _ => None,
+        })
+    }
+
+    /// Whether `claim` may follow this newest epoch: one that has ended, or one whose claimant is silent and that is
+    /// still exactly as its successor saw it. (Had it gone on, and even recovered the broker, the successor would
+    /// fence a host that is well.)
+    #[must_use]
+    pub fn may_be_followed_by(&self, claim: &Claim) -> bool {
+        match claim.succeeds {
+            None => self.outcome().is_some(),
+            Some(seen) => seen == Succession { epoch: self.epoch, records: self.records.len() as u64 },
+        }
+    }
+
+    /// The journal as `next` found it: what a silent claimant adds after it was succeeded is void.
+    fn until(&self, next: Option<&Self>) -> Self {
+        let mut journal = self.clone();
+        let seen = next.and_then(|next| next.claim.succeeds).filter(|seen| seen.epoch == self.epoch);
+        if let Some(Succession { records, .. }) = seen {
+            journal.records.truncate(usize::try_from(records).unwrap_or(usize::MAX));
+        }
+        journal
+    }
+
+    /// Every journal of a broker, oldest first, without what is void.
+    #[must_use]
+    pub fn valid(journals: &[Self]) -> Vec<Self> {
+        let next = journals.iter().skip(1).map(Some).chain([None]);
+        journals.iter().zip(next).map(|(journal, next)| journal.until(next)).collect()
+    }
+}

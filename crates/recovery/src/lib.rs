@@ -1,0 +1,34 @@
+//! Recovers Kafka brokers whose log dirs live on shared storage.
+//!
+//! ```text
+//! signals → Evidence → observe → Observation → decide → Decision → plan → Plan → execute → Outcome
+//!             (dated)   pure                    pure                pure         ports
+//! ```
+//!
+//! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure
+//! and gets the time as data. The world is behind [`ports`]; a driver is one file in [`drivers`].
+
+pub mod cycle;
+pub mod decide;
+pub mod decision;
+pub mod drivers;
+pub mod event;
+pub mod execute;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod journal;
+pub mod kafka;
+pub mod model;
+pub mod observe;
+pub mod plan;
+pub mod policy;
+pub mod ports;
+pub mod progress;
+pub mod rejoin;
+pub mod status;
+mod steps;
+pub mod takeover;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod view;

@@ -1,0 +1,192 @@
+//! What a signal says, and when it looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BrokerId, Endpoint, HostName, LedgerStanding, Moment, Orders, PartitionView};
+
+/// One dated statement of one signal. `at` is when the look *began*, so that ages err on the old side.
+#[derive(Debug, Clone)]
+pub struct Evidence {
+    /// The signal that looked.
+    pub signal: &'static str,
+    /// When the look began.
+    pub at: Moment,
+    /// What it saw.
+    pub fact: Fact,
+}
+
+/// What a signal can say.
+#[derive(Debug, Clone)]
+pub enum Fact {
+    /// A fresh connection to a broker's own listener.
+    Probe {
+        /// The broker that was asked.
+        broker: BrokerId,
+        /// What came of it.
+        outcome: ProbeOutcome,
+    },
+    /// The broker list as one broker tells it. A dead broker stays in it until the controller fences it.
+    Listed {
+        /// The brokers, and where they are reached.
+        brokers: BTreeMap<BrokerId, Endpoint>,
+    },
+    /// Replicas and ISR of every partition.
+    Partitions(Arc<PartitionView>),
+    /// When each broker last fetched the metadata log, as the active controller tells it.
+    Quorum(QuorumView),
+    /// The ledger's present state of every guarded broker, and the order book.
+    Ledger(LedgerReading),
+    /// Whether this host can write to a storage that brokers depend on.
+    Storage {
+        /// The canary's name: a path, mostly.
+        canary: String,
+        /// The brokers whose log dirs are on that storage.
+        brokers: BTreeSet<BrokerId>,
+        /// What came of it.
+        outcome: CanaryOutcome,
+    },
+    /// What another agent sees.
+    Peer(PeerView),
+    /// What the broker's process on this host does.
+    Local {
+        /// The broker.
+        broker: BrokerId,
+        /// Its process.
+        process: LocalProcess,
+    },
+    /// The signal looked and could not see.
+    Blind {
+        /// Why, as an error chain.
+        why: String,
+    },
+}
+
+/// What came of one fresh TCP connection and `ApiVersions` request to a broker's listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "probe", rename_all = "snake_case")]
+pub enum ProbeOutcome {
+    /// The broker answered.
+    Answered,
+    /// The host answered that nothing listens: the host lives, the broker process does not accept.
+    Refused,
+    /// The connection opened and no answer came in time: a hung process.
+    Silent,
+    /// No connection: the host, or the network to it, is gone.
+    Unreachable,
+}
+
+impl ProbeOutcome {
+    /// The word used in messages.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Answered => "answers",
+            Self::Refused => "refuses connections",
+            Self::Silent => "accepts connections and does not answer",
+            Self::Unreachable => "cannot be reached",
+        }
+    }
+}
+
+/// The active controller's account of who fetches the metadata log (`DescribeQuorum`, Kafka 3.3 on).
+///
+/// Every live KRaft broker fetches at least twice a second, so a broker's silence here is a second
+/// witness, from another vantage point than ours, long before the session times out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuorumView {
+    /// Node id of the active controller.
+    pub leader: i32,
+    /// Its epoch. A new leader has not heard anybody yet.
+    pub leader_epoch: i32,
+    /// Age of each node's last fetch, by the controller's own clock.
+    pub silence: BTreeMap<BrokerId, Duration>,
+}
+
+/// One reading of the whole ledger.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LedgerReading {
+    /// Where each guarded broker stands.
+    pub brokers: BTreeMap<BrokerId, LedgerStanding>,
+    /// Brokers whose journals cannot be understood, with the reason.
+    pub damaged: BTreeMap<BrokerId, String>,
+    /// The order book.
+    pub orders: Arc<Orders>,
+}
+
+/// What came of one write and fsync in a disposable process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "canary", rename_all = "snake_case")]
+pub enum CanaryOutcome {
+    /// It is on stable storage.
+    Wrote,
+    /// Nothing came back within the deadline: the storage stalls.
+    Stalled,
+    /// A definite error, such as "read-only file system".
+    Failed {
+        /// The error.
+        why: String,
+    },
+}
+
+/// What the process of a broker does on the host that looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalProcess {
+    /// None is there, and none was expected.
+    Absent,
+    /// It runs.
+    Running,
+    /// It ended by itself.
+    Exited,
+}
+
+/// What an agent tells its peers: what it sees, and how it stands as a standby. Served at `/v1/view`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// The host of the agent that speaks.
+    pub host: HostName,
+    /// What its own probes of each broker came to. Only fresh ones.
+    pub brokers: BTreeMap<BrokerId, PeerSaw>,
+    /// Brokers whose storage it cannot write to, by its own canaries.
+    #[serde(default)]
+    pub stalled: BTreeSet<BrokerId>,
+    /// The processes of brokers on its host.
+    #[serde(default)]
+    pub local: BTreeMap<BrokerId, LocalProcess>,
+    /// How it stands as a standby; `None` if it guards nothing.
+    #[serde(default)]
+    pub candidate: Option<Candidate>,
+}
+
+/// What a peer's own probes of one broker came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerSaw {
+    /// Its freshest probe.
+    #[serde(flatten)]
+    pub outcome: ProbeOutcome,
+    /// For how long it has come out the same.
+    pub lasting: Duration,
+}
+
+/// A host that could take brokers over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its rank: the lower goes first.
+    pub rank: u32,
+    /// Its rack or availability zone.
+    #[serde(default)]
+    pub rack: Option<String>,
+    /// The brokers that it may take over.
+    pub serves: BTreeSet<BrokerId>,
+    /// The brokers that it owns already.
+    pub carries: BTreeSet<BrokerId>,
+    /// How many brokers it may own at once.
+    pub limit: usize,
+    /// Why it could not take anything over now; `None` if it could.
+    #[serde(default)]
+    pub unfit: Option<String>,
+}

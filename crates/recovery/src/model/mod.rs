@@ -1,0 +1,118 @@
+//! The words of the domain: brokers, hosts, epochs, time, evidence, topology. Plain data, no I/O.
+
+mod evidence;
+mod order;
+mod partition;
+mod standing;
+mod topology;
+
+use std::fmt;
+use std::ops::Sub;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use evidence::{
+    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, PeerSaw, PeerView, ProbeOutcome,
+    QuorumView,
+};
+pub use order::{Instruction, Order, Orders};
+pub use partition::{PartitionView, Replication};
+pub use standing::{Attempt, Cause, EpochState, LedgerStanding, Outcome, Succession};
+pub use topology::{Broker, Endpoint, EndpointError, Standby, Topology};
+
+/// A Kafka node id (`node.id`; `broker.id` before KRaft).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BrokerId(pub i32);
+
+impl fmt::Display for BrokerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name an agent goes by in the ledger: one per machine that can hold a broker.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostName(pub String);
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<&str> for HostName {
+    fn from(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+/// Counts a broker's owners. Only ever grows; epoch 0 means nobody has taken the broker over yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The epoch that the next owner must win.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A point on this host's monotonic clock (time since boot, suspend included): for ages and deadlines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// How long ago `earlier` was; zero if it lies ahead.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+    fn sub(self, back: Duration) -> Self {
+        Self(self.0.saturating_sub(back))
+    }
+}
+
+/// The time, as data: monotonic for deciding, wall clock for records that people and other hosts read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Now {
+    /// For ages and deadlines on this host.
+    pub mono: Moment,
+    /// For records.
+    pub wall: Timestamp,
+}
+
+impl Now {
+    /// The wall-clock time at which `moment` was.
+    #[must_use]
+    pub fn wall_at(&self, moment: Moment) -> Timestamp {
+        let age = self.mono.since(moment);
+        self.wall.checked_sub(age).unwrap_or(self.wall)
+    }
+}
+
+/// What a person reads of a duration: `2.4 s`, `180 ms`.
+#[must_use]
+pub fn human(duration: Duration) -> String {
+    if duration >= Duration::from_secs(1) {
+        format!("{:.1} s", duration.as_secs_f64())
+    } else {
+        format!("{} ms", duration.as_millis())
+    }
+}

@@ -1,0 +1,186 @@
+//! Where a broker stands in the ledger.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Epoch, HostName, human};
+
+/// The ledger's last word on one broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerStanding {
+    /// The newest epoch; 0 before the first takeover.
+    pub epoch: Epoch,
+    /// The host that owns the broker.
+    pub owner: HostName,
+    /// What became of the newest epoch; `None` before the first takeover.
+    pub state: Option<EpochState>,
+    /// Every host that may write to the log dirs, the owner included: the claimant of an epoch that was never
+    /// ended may yet act. A takeover fences them all.
+    pub writers: BTreeSet<HostName>,
+    /// Records in the newest epoch's journal. While it grows, its claimant lives.
+    pub records: u64,
+    /// The epochs so far, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// Why the newest epoch's journal makes no sense, if it does not: nobody can carry it on.
+    pub nonsense: Option<String>,
+}
+
+impl LedgerStanding {
+    /// A broker that was never taken over: its home owns it.
+    #[must_use]
+    pub fn untouched(home: HostName) -> Self {
+        Self {
+            epoch: Epoch::default(),
+            writers: BTreeSet::from([home.clone()]),
+            owner: home,
+            state: None,
+            records: 0,
+            attempts: Vec::new(),
+            nonsense: None,
+        }
+    }
+
+    /// The hosts that have tried and abandoned since the broker was last recovered, or since `after`.
+    #[must_use]
+    pub fn gave_up(&self, after: Option<Timestamp>) -> BTreeSet<&HostName> {
+        let since =
+            self.attempts.iter().rev().take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
+        let fresh = since.filter(|attempt| after.is_none_or(|after| attempt.at > after));
+        // A switchover that came to nothing says little about the host, and restarts in place have their own count.
+        let tried = fresh.filter(|attempt| attempt.cause != Cause::Planned && !attempt.in_place);
+        tried
+            .filter(|attempt| attempt.ended.as_deref() == Some("abandoned"))
+            .map(|attempt| &attempt.by)
+            .collect()
+    }
+}
+
+/// Who or what asked for an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// An agent decided it.
+    Automatic,
+    /// A person ran `understudy failover`.
+    Manual,
+    /// A switchover: both hosts are well.
+    Planned,
+}
+
+/// One epoch, as the budgets count it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// When it was claimed.
+    pub at: Timestamp,
+    /// The host that claimed it.
+    pub by: HostName,
+    /// Who or what asked for it.
+    pub cause: Cause,
+    /// Whether the broker was restarted on the host that owned it.
+    pub in_place: bool,
+    /// The label of its outcome; `None` while it is open.
+    pub ended: Option<String>,
+    /// Its time-to-ISR, if it recovered.
+    pub time_to_isr: Option<Duration>,
+}
+
+/// An open epoch, as a would-be successor saw it. The claim is refused if it has gone on since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Succession {
+    /// The open epoch.
+    pub epoch: Epoch,
+    /// Records in its journal.
+    pub records: u64,
+}
+
+/// What became of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum EpochState {
+    /// A takeover is under way.
+    Open {
+        /// The host that claimed it.
+        by: HostName,
+        /// Whether a step has begun, so that the world may have changed.
+        touched: bool,
+        /// Who or what asked for it.
+        cause: Cause,
+    },
+    /// It ended.
+    Ended {
+        /// The host that claimed it.
+        by: HostName,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// How a takeover ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every partition of the broker is back in ISR.
+    Recovered {
+        /// From the fault to the last partition back in ISR.
+        time_to_isr: Duration,
+        /// What was left undone without harm, such as preferred leaders not given back.
+        remarks: Vec<String>,
+    },
+    /// Undone as far as is safe. Another host may try at the next epoch.
+    Abandoned {
+        /// The step that failed.
+        at: String,
+        /// Why, as an error chain.
+        why: String,
+        /// What stays in force on purpose, such as the fence.
+        kept: Vec<String>,
+    },
+    /// Neither forward nor back: needs a person. Never retried by itself.
+    Stuck {
+        /// The step that failed.
+        at: String,
+        /// Why, as an error chain.
+        why: String,
+    },
+    /// Given up before anything was touched, because the broker came back.
+    Withdrawn {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Outcome {
+    /// The metric label.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Recovered { .. } => "recovered",
+            Self::Abandoned { .. } => "abandoned",
+            Self::Stuck { .. } => "stuck",
+            Self::Withdrawn { .. } => "withdrawn",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recovered { time_to_isr, remarks } => {
+                write!(f, "recovered, time-to-ISR {}", human(*time_to_isr))?;
+                remarks.iter().try_for_each(|r| write!(f, "; {r}"))
+            }
+            Self::Abandoned { at, why, kept } => {
+                write!(f, "abandoned at {at}: {why}")?;
+                kept.iter().try_for_each(|k| write!(f, "; kept: {k}"))
+            }
+            Self::Stuck { at, why } => write!(f, "stuck at {at}: {why}"),
+            Self::Withdrawn { why } => write!(f, "withdrawn before anything was touched: {why}"),
+        }
+    }
+}

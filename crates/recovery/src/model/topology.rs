@@ -1,0 +1,119 @@
+//! What is configured and does not change while the agent runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BrokerId, HostName};
+
+/// A host name or address, and a port. IPv6 addresses are written in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Endpoint {
+    /// Name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// Text that is not `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not host:port, such as kafka-1.example.com:9092 or [fd00::1]:9092")]
+pub struct EndpointError(String);
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let error = || EndpointError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        let host = bare.unwrap_or(host);
+        // A bracket within the name would be taken for one around it when what is written is read again.
+        let plain = (bare.is_some() || !host.contains(':')) && !host.contains(['[', ']']);
+        let port: u16 = port.parse().map_err(|_| error())?;
+        if host.is_empty() || !plain || port == 0 {
+            return Err(error());
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = EndpointError;
+    fn try_from(text: String) -> Result<Self, EndpointError> {
+        text.parse()
+    }
+}
+
+impl From<Endpoint> for String {
+    fn from(endpoint: Endpoint) -> Self {
+        endpoint.to_string()
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A broker this agent guards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broker {
+    /// Its node id.
+    pub id: BrokerId,
+    /// The host that owns it until the ledger says otherwise.
+    pub home: HostName,
+    /// Where clients reach it. Moves with the broker.
+    pub listener: Endpoint,
+    /// Its log dirs, as mounted on this host.
+    pub log_dirs: Vec<PathBuf>,
+    /// The address that moves with it, for people to read; `None` where nothing is moved.
+    pub address: Option<String>,
+    /// Racks or availability zones that its standby should be in, best first. Empty: any.
+    pub racks: Vec<String>,
+}
+
+/// How this host stands among the standbys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standby {
+    /// The lower goes first.
+    pub rank: u32,
+    /// Its rack or availability zone.
+    pub rack: Option<String>,
+    /// How many brokers it may own at once.
+    pub max_brokers: usize,
+}
+
+impl Default for Standby {
+    fn default() -> Self {
+        Self { rank: 100, rack: None, max_brokers: 1 }
+    }
+}
+
+/// Everything that is configured and that deciding and planning need.
+#[derive(Debug, Clone)]
+pub struct Topology {
+    /// This host.
+    pub here: HostName,
+    /// The guarded brokers.
+    pub brokers: BTreeMap<BrokerId, Broker>,
+    /// Hosts that can be fenced, with the names of their fence drivers in order.
+    pub fences: BTreeMap<HostName, Vec<String>>,
+    /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
+    pub controllers_known: bool,
+    /// Node ids of the brokers named anywhere in the configuration.
+    pub known: BTreeSet<BrokerId>,
+    /// How this host stands among the standbys.
+    pub standby: Standby,
+    /// The hosts whose agents are asked what they see.
+    pub peers: BTreeSet<HostName>,
+}

@@ -1,0 +1,357 @@
+//! All evidence of one moment becomes one immutable [`Observation`]. Pure: never asks anybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::model::{
+    BrokerId, CanaryOutcome, Endpoint, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding,
+    LocalProcess, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, QuorumView,
+};
+
+/// A broker that is still listed this long after it stopped answering did not stop cleanly. Shorter than any
+/// sensible session timeout (Kafka's default is 9 s), longer than two looks at the list.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// Two readings of the ledger that are further apart than this are not one look at it.
+const UNREAD: Duration = Duration::from_secs(3);
+
+/// The newest evidence of every kind, and since when it has said the same.
+#[derive(Debug, Clone, Default)]
+pub struct Board {
+    probes: BTreeMap<BrokerId, ProbeTrack>,
+    listed: Option<(Moment, BTreeMap<BrokerId, Endpoint>)>,
+    /// When each broker was last in the list.
+    last_listed: BTreeMap<BrokerId, Moment>,
+    partitions: Option<(Moment, Arc<PartitionView>)>,
+    quorum: Option<(Moment, QuorumView)>,
+    leader_since: Moment,
+    ledger: Option<(Moment, LedgerReading)>,
+    claims: BTreeMap<BrokerId, ClaimTrack>,
+    canaries: BTreeMap<String, CanaryTrack>,
+    peers: BTreeMap<HostName, (Moment, PeerView)>,
+    local: BTreeMap<BrokerId, LocalTrack>,
+    sighted: BTreeMap<&'static str, Moment>,
+    blind: BTreeMap<&'static str, String>,
+}
+
+#[derive(Debug, Clone)]
+struct ProbeTrack {
+    at: Moment,
+    outcome: ProbeOutcome,
+    /// Begin of the present unbroken run of the same outcome.
+    since: Moment,
+    /// Begin of the present unbroken run of anything but an answer.
+    not_answering_since: Option<Moment>,
+    last_answer: Option<Moment>,
+}
+
+/// Since when the newest epoch's journal has not grown.
+#[derive(Debug, Clone)]
+struct ClaimTrack {
+    epoch: Epoch,
+    records: u64,
+    since: Moment,
+    at: Moment,
+}
+
+#[derive(Debug, Clone)]
+struct CanaryTrack {
+    at: Moment,
+    brokers: BTreeSet<BrokerId>,
+    /// `None` after a definite error: that is this host's trouble, and says nothing about the storage.
+    wrote: Option<bool>,
+}
+
+#[derive(Debug, Clone)]
+struct LocalTrack {
+    at: Moment,
+    process: LocalProcess,
+    since: Moment,
+}
+
+impl Board {
+    /// Takes one piece of evidence in. Evidence older than what is known already is dropped.
+    pub fn record(&mut self, evidence: Evidence) {
+        let Evidence { signal, at, fact } = evidence;
+        if !matches!(fact, Fact::Blind { .. }) {
+            self.blind.remove(signal);
+            self.sighted.insert(signal, at);
+        }
+        match fact {
+            Fact::Probe { broker, outcome } => self.record_probe(at, broker, outcome),
+            Fact::Listed { brokers } => {
+                self.last_listed.extend(brokers.keys().map(|id| (*id, at)));
+                newer(&mut self.listed, at, brokers);
+            }
+            Fact::Partitions(view) => newer(&mut self.partitions, at, view),
+            Fact::Quorum(view) => self.record_quorum(at, view),
+            Fact::Ledger(reading) => self.record_ledger(at, reading),
+            Fact::Storage { canary, brokers, outcome } => {
+                let wrote = match outcome {
+                    CanaryOutcome::Wrote => Some(true),
+                    CanaryOutcome::Stalled => Some(false),
+                    CanaryOutcome::Failed { .. } => None,
+                };
+                self.canaries.insert(canary, CanaryTrack { at, brokers, wrote });
+            }
+            Fact::Peer(view) => drop(self.peers.insert(view.host.clone(), (at, view))),
+            Fact::Local { broker, process } => {
+                let last = self.local.get(&broker).filter(|track| track.process == process);
+                let since = last.map_or(at, |track| track.since);
+                self.local.insert(broker, LocalTrack { at, process, since });
+            }
+            Fact::Blind { why } => {
+                self.blind.insert(signal, why);
+            }
+        }
+    }
+
+    fn record_probe(&mut self, at: Moment, broker: BrokerId, outcome: ProbeOutcome) {
+        let last = self.probes.get(&broker);
+        if last.is_some_and(|track| track.at >= at) {
+            return;
+        }
+        let answered = outcome == ProbeOutcome::Answered;
+        let since = last.filter(|t| t.outcome == outcome).map_or(at, |t| t.since);
+        let not_answering_since = (!answered).then(|| last.and_then(|t| t.not_answering_since).unwrap_or(at));
+        let last_answer = if answered { Some(at) } else { last.and_then(|t| t.last_answer) };
+        self.probes.insert(broker, ProbeTrack { at, outcome, since, not_answering_since, last_answer });
+    }
+
+    fn record_ledger(&mut self, at: Moment, reading: LedgerReading) {
+        if self.ledger.as_ref().is_some_and(|(had, _)| *had >= at) {
+            return;
+        }
+        for (broker, LedgerStanding { epoch, records, .. }) in &reading.brokers {
+            // Time in which the ledger could not be read proves nothing about its claimants.
+            let same = self.claims.get(broker).filter(|claim| {
+                (claim.epoch, claim.records) == (*epoch, *records) && at.since(claim.at) <= UNREAD
+            });
+            let since = same.map_or(at, |claim| claim.since);
+            self.claims.insert(*broker, ClaimTrack { epoch: *epoch, records: *records, since, at });
+        }
+        self.ledger = Some((at, reading));
+    }
+
+    fn record_quorum(&mut self, at: Moment, view: QuorumView) {
+        let same = self.quorum.as_ref().is_some_and(|(_, q)| q.leader_epoch == view.leader_epoch);
+        if !same {
+            self.leader_since = at;
+        }
+        newer(&mut self.quorum, at, view);
+    }
+}
+
+fn newer<T>(slot: &mut Option<(Moment, T)>, at: Moment, value: T) {
+    if slot.as_ref().is_none_or(|(had, _)| *had < at) {
+        *slot = Some((at, value));
+    }
+}
+
+/// What is known of one broker at one moment. `None` always means: nothing fresh is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// The freshest probe.
+    pub probe: Option<ProbeSeen>,
+    /// Whether a surviving broker lists it.
+    pub listed: Option<bool>,
+    /// For how long the active controller has heard nothing of it.
+    pub controller_silence: Option<Duration>,
+    /// It was off the broker list by the time it stopped answering. A clean stop begins with that; a broker
+    /// that dies stays listed until its session expires.
+    pub left_first: bool,
+    /// It does not answer, and this agent has never seen it in the broker list: it went before this agent watched.
+    pub never_listed: bool,
+    /// For how long the journal of its newest epoch has not grown, as far as it was read.
+    pub claim_quiet: Option<Duration>,
+    /// Its process on this host, and for how long it has been so.
+    pub local: Option<(LocalProcess, Duration)>,
+    /// Whether its storage can be written to, from here and from wherever an agent says.
+    pub storage: Option<StorageSeen>,
+}
+
+/// Who could write to a broker's storage lately, and to whom a write did not come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StorageSeen {
+    /// Whether this host's canary came back; `None` without one.
+    pub here: Option<bool>,
+    /// Peers whose canary did not come back.
+    pub stalled_at: BTreeSet<HostName>,
+}
+
+/// The freshest probe of a broker, and since when it has come out the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProbeSeen {
+    /// What came of it.
+    pub outcome: ProbeOutcome,
+    /// For how long it has come out the same.
+    pub lasting: Duration,
+    /// For how long the broker has not answered, in whatever way.
+    pub not_answering: Option<Duration>,
+    /// The last time it answered.
+    pub last_answer: Option<Moment>,
+    /// The begin of the present run of failures.
+    pub failing_since: Option<Moment>,
+}
+
+/// Everything known at one moment.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// The moment.
+    pub now: Now,
+    /// Every broker that is configured or was ever listed.
+    pub brokers: BTreeMap<BrokerId, Seen>,
+    /// The ledger, if it was read lately.
+    pub ledger: Option<LedgerSeen>,
+    /// Replicas and ISR, however old: they change little while nothing happens.
+    pub partitions: Option<Arc<PartitionView>>,
+    /// Whether a fresh broker list is at hand.
+    pub metadata_fresh: bool,
+    /// Whether the active controller answered lately.
+    pub quorum_fresh: bool,
+    /// What other agents said lately.
+    pub peers: BTreeMap<HostName, PeerView>,
+    /// Signals that cannot see, with the reason. One look that fails is no blindness while the last one that
+    /// saw is fresh.
+    pub blind: BTreeMap<&'static str, String>,
+}
+
+/// The ledger as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerSeen {
+    /// When the reading began.
+    pub at: Moment,
+    /// The guarded brokers.
+    pub brokers: BTreeMap<BrokerId, LedgerStanding>,
+    /// Brokers whose journals cannot be understood, with the reason.
+    pub damaged: BTreeMap<BrokerId, String>,
+    /// The order book.
+    pub orders: Arc<Orders>,
+}
+
+impl Observation {
+    /// Where a broker stands in the ledger, if it was read lately.
+    #[must_use]
+    pub fn standing(&self, broker: BrokerId) -> Option<&LedgerStanding> {
+        self.ledger.as_ref()?.brokers.get(&broker)
+    }
+
+    /// Whether the broker answered its last probe, which is fresh, and no other witness speaks against it.
+    #[must_use]
+    pub fn is_well(&self, broker: BrokerId) -> bool {
+        self.brokers.get(&broker).is_some_and(|seen| seen.answers() && seen.listed != Some(false))
+    }
+
+    /// The brokers that freshly do not answer, whatever the kind.
+    pub fn down(&self) -> impl Iterator<Item = BrokerId> {
+        self.brokers.iter().filter(|(_, s)| s.probe.is_some() && !s.answers()).map(|(id, _)| *id)
+    }
+
+    /// How many of the brokers other than `broker` answer, and how many there are.
+    #[must_use]
+    pub fn others_answering(&self, broker: BrokerId) -> (usize, usize) {
+        let others = self.brokers.iter().filter(|(id, _)| **id != broker);
+        others.fold((0, 0), |(up, all), (_, seen)| (up + usize::from(seen.answers()), all + 1))
+    }
+}
+
+impl Seen {
+    /// Whether the freshest probe was answered.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        self.probe.as_ref().is_some_and(|p| p.outcome == ProbeOutcome::Answered)
+    }
+}
+
+/// Makes the observation of `now`. Evidence older than `stale_after` counts as not seen.
+#[must_use]
+pub fn observe(
+    board: &Board,
+    configured: &BTreeSet<BrokerId>,
+    stale_after: Duration,
+    now: Now,
+) -> Observation {
+    let fresh = |at: Moment| now.mono.since(at) <= stale_after;
+    let listed = board.listed.as_ref().filter(|(at, _)| fresh(*at));
+    let quorum = board.quorum.as_ref().filter(|(at, _)| fresh(*at));
+    // Brokers that nobody lists or probes any more were taken out of the cluster.
+    let ever = board.listed.iter().flat_map(|(_, brokers)| brokers.keys());
+    let probed = board.probes.iter().filter(|(_, track)| fresh(track.at)).map(|(id, _)| id);
+    let all: BTreeSet<BrokerId> = ever.chain(configured).chain(probed).copied().collect();
+    let peers: BTreeMap<HostName, PeerView> = board
+        .peers
+        .iter()
+        .filter(|(_, (at, _))| fresh(*at))
+        .map(|(host, (_, view))| (host.clone(), view.clone()))
+        .collect();
+    let brokers = all.into_iter().map(|id| {
+        let probe = board.probes.get(&id).filter(|t| fresh(t.at));
+        let failing_since = probe.and_then(|track| track.not_answering_since);
+        let last_listed = board.last_listed.get(&id);
+        let left = |since: Moment| last_listed.is_some_and(|at| at.since(since) <= LEAVING);
+        let unlisted = listed.is_some_and(|(_, brokers)| !brokers.contains_key(&id));
+        let local = board.local.get(&id).filter(|track| fresh(track.at));
+        let seen = Seen {
+            left_first: unlisted && failing_since.is_some_and(left),
+            never_listed: unlisted && failing_since.is_some() && last_listed.is_none(),
+            probe: probe.map(ProbeTrack::seen),
+            listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),
+            controller_silence: quorum.map(|(at, view)| {
+                let unheard = at.since(board.leader_since);
+                view.silence.get(&id).copied().unwrap_or(unheard)
+            }),
+            claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
+            local: local.map(|track| (track.process, track.at.since(track.since))),
+            storage: storage(board, &peers, id, &fresh),
+        };
+        (id, seen)
+    });
+    let ledger = board.ledger.as_ref().filter(|(at, _)| fresh(*at));
+    let blind =
+        board.blind.iter().filter(|(signal, _)| board.sighted.get(*signal).is_none_or(|at| !fresh(*at)));
+    Observation {
+        now,
+        brokers: brokers.collect(),
+        peers,
+        ledger: ledger.map(|(at, reading)| LedgerSeen {
+            at: *at,
+            brokers: reading.brokers.clone(),
+            damaged: reading.damaged.clone(),
+            orders: reading.orders.clone(),
+        }),
+        partitions: board.partitions.as_ref().map(|(_, view)| view.clone()),
+        metadata_fresh: listed.is_some(),
+        quorum_fresh: quorum.is_some(),
+        blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
+    }
+}
+
+/// What the canaries on the storage of one broker say.
+fn storage(
+    board: &Board,
+    peers: &BTreeMap<HostName, PeerView>,
+    broker: BrokerId,
+    fresh: &impl Fn(Moment) -> bool,
+) -> Option<StorageSeen> {
+    let ours = board.canaries.values().filter(|canary| canary.brokers.contains(&broker) && fresh(canary.at));
+    let here = ours.filter_map(|canary| canary.wrote).reduce(|all, wrote| all && wrote);
+    let stalled = peers.iter().filter(|(_, view)| view.stalled.contains(&broker));
+    let stalled_at: BTreeSet<HostName> = stalled.map(|(host, _)| host.clone()).collect();
+    (here.is_some() || !stalled_at.is_empty()).then_some(StorageSeen { here, stalled_at })
+}
+
+impl ProbeTrack {
+    /// A run of probes is as long as from its first to its last: time in which nobody looked proves nothing.
+    fn seen(&self) -> ProbeSeen {
+        ProbeSeen {
+            outcome: self.outcome.clone(),
+            lasting: self.at.since(self.since),
+            not_answering: self.not_answering_since.map(|since| self.at.since(since)),
+            last_answer: self.last_answer,
+            failing_since: self.not_answering_since,
+        }
+    }
+}

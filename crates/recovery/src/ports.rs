@@ -1,0 +1,399 @@
+//! The world, behind few traits. A driver is one file in [`crate::drivers`].
+//!
+//! Contract of every port:
+//! - an act is an *ensure*: repeating it is harmless;
+//! - `Ok` means confirmed by reading back, never "request accepted";
+//! - a call returns: whatever may hang has a deadline inside the driver;
+//! - no file system call on a path that may be dead runs on the caller's thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::event::Event;
+use crate::journal::{Claim, Entry, EpochJournal, Record};
+use crate::model::{BrokerId, Epoch, Evidence, HostName, Now, Order, Orders, PartitionView};
+
+/// A cause of an error.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// Why a step did not happen. Says only its own layer: causes are in `source()`.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The other side said no, or what was read back is not what must be.
+    #[error("{driver} could not {action}: {why}")]
+    Refused {
+        /// The driver.
+        driver: &'static str,
+        /// What was attempted.
+        action: String,
+        /// What is wrong, and what to do about it.
+        why: String,
+    },
+    /// The attempt itself failed.
+    #[error("{driver} could not {action}")]
+    Failed {
+        /// The driver.
+        driver: &'static str,
+        /// What was attempted.
+        action: String,
+        /// The cause.
+        source: BoxError,
+    },
+    /// Nobody knows what came of it.
+    #[error("{driver} got no confirmation within {limit:?} that it could {action}")]
+    Unconfirmed {
+        /// The driver.
+        driver: &'static str,
+        /// What was attempted.
+        action: String,
+        /// The deadline.
+        limit: Duration,
+    },
+    /// A newer epoch exists: this run is over and undoes nothing.
+    #[error("epoch {ours} is superseded by epoch {theirs}")]
+    Superseded {
+        /// The epoch of this run.
+        ours: Epoch,
+        /// The newer one.
+        theirs: Epoch,
+    },
+}
+
+impl StepError {
+    /// The metric label.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "refused",
+            Self::Failed { .. } => "failed",
+            Self::Unconfirmed { .. } => "unconfirmed",
+            Self::Superseded { .. } => "superseded",
+        }
+    }
+}
+
+/// An error and its causes in one line, for logs and the journal.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// What a step found or did, kept in the journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// One line for people.
+    pub text: String,
+    /// What was read, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, String>,
+}
+
+impl Note {
+    /// A note without details.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), details: BTreeMap::new() }
+    }
+
+    /// Adds a detail.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.details.insert(name.to_owned(), value.to_string());
+        self
+    }
+}
+
+/// Proof that a host cannot write to a broker's log dirs. Made by drivers only, after reading back.
+///
+/// It is not `Deserialize` on purpose: a proof that was written down is history, not a proof.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Proof {
+    /// The host that cannot write.
+    pub host: HostName,
+    /// The driver that read it back.
+    pub by: String,
+    /// What was read, for the journal.
+    pub note: Note,
+}
+
+/// A dated look at the cluster. Runs off the decision path, on its own task.
+#[async_trait]
+pub trait HealthSignal: Send + Sync {
+    /// The signal's name in messages and metrics.
+    fn name(&self) -> &'static str;
+    /// How often to look.
+    fn period(&self) -> Duration;
+    /// Looks once, within the driver's deadline. What could not be seen is said as `Fact::Blind`.
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence>;
+}
+
+/// Makes it impossible for a host to write.
+#[async_trait]
+pub trait Fence: Send + Sync {
+    /// The driver's name, as in the configuration.
+    fn name(&self) -> &str;
+    /// Fences `host`, and waits until the fence device confirms it.
+    async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError>;
+    /// Reads back, anew, that `host` is fenced. Anything but a clear yes is an error that says what is missing.
+    async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError>;
+    /// Lifts the fence, and waits until the fence device confirms it. Only `understudy rejoin` asks for it, after
+    /// the host has been checked.
+    async fn lift(&self, host: &HostName) -> Result<Note, StepError>;
+    /// Whether the device answers at all, for `check`. Changes nothing.
+    async fn check(&self, host: &HostName) -> Result<Note, StepError>;
+}
+
+/// Has a broker's log dirs on this host.
+#[async_trait]
+pub trait Storage: Send + Sync {
+    /// The driver's name.
+    fn name(&self) -> &'static str;
+    /// Ensures that the log dirs are there, and that they are what is configured. Writes nothing.
+    async fn attach(&self, epoch: Epoch) -> Result<Note, StepError>;
+    /// Undoes `attach`.
+    async fn release(&self) -> Result<Note, StepError>;
+    /// Whether a takeover could attach, for `check`. Changes nothing.
+    async fn check(&self) -> Result<Note, StepError>;
+}
+
+/// Has a broker's address on this host.
+#[async_trait]
+pub trait Address: Send + Sync {
+    /// The driver's name.
+    fn name(&self) -> &'static str;
+    /// Ensures that the address is on this host and that the neighbours know.
+    async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
+    /// Undoes `acquire`.
+    async fn release(&self) -> Result<Note, StepError>;
+    /// Whether a takeover could move the address here, for `check`. Changes nothing.
+    async fn check(&self) -> Result<Note, StepError>;
+}
+
+/// What the broker's process does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "process", rename_all = "snake_case")]
+pub enum ProcessState {
+    /// No process of this broker was started here, or it was stopped on request.
+    Absent,
+    /// It runs.
+    Running {
+        /// Its process id.
+        pid: i32,
+    },
+    /// It ended by itself.
+    Exited {
+        /// Exit status where known, and the last lines of its output.
+        why: String,
+    },
+}
+
+/// Runs a broker on this host.
+#[async_trait]
+pub trait BrokerHost: Send + Sync {
+    /// The driver's name.
+    fn name(&self) -> &'static str;
+    /// Writes the configuration Kafka will be started with.
+    async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError>;
+    /// Compares cluster id, node id and directory ids of every log dir with what they must be. Writes nothing.
+    ///
+    /// `cluster_id` is what the cluster itself says, where known.
+    async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError>;
+    /// Ensures that the broker runs: starts it once, or adopts the one that runs. `proofs`: one for every host
+    /// that may have been writing; at least one.
+    async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError>;
+    /// What the broker's process does now.
+    async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError>;
+    /// Stops the broker cleanly (SIGTERM) and waits until it is gone. Never kills.
+    async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
+    /// Proves that no Kafka of this broker runs on this host, but for one that this very epoch started.
+    async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
+    /// Whether a takeover could start the broker here, for `check`. Changes nothing but scratch files.
+    async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>>;
+}
+
+/// What came of `UnregisterBroker`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "unregistered", rename_all = "snake_case")]
+pub enum Unregistered {
+    /// The controller removed the registration, or there was none: the broker is gone from the cluster.
+    Gone,
+    /// Not sent, because a condition of the rule no longer held.
+    NotSent {
+        /// The condition.
+        why: String,
+    },
+    /// The controller gave a definite no.
+    Refused {
+        /// Its error code and message.
+        why: String,
+    },
+    /// Sent, and no answer came: never sent again.
+    NoAnswer {
+        /// What happened.
+        why: String,
+    },
+}
+
+/// One look at a broker through a surviving one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Whether the surviving broker lists it (registered and not fenced).
+    pub listed: bool,
+    /// Partitions that should have a replica on it.
+    pub replicas: usize,
+    /// Those of them that have it in ISR.
+    pub in_isr: usize,
+    /// Those of them that it leads.
+    pub leads: usize,
+    /// Whether its own listener answers `ApiVersions`.
+    pub answers: bool,
+    /// The broker that was asked.
+    pub via: BrokerId,
+}
+
+/// What only the cluster itself can say or do.
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// The cluster's id, from a surviving broker.
+    async fn id(&self) -> Result<String, StepError>;
+    /// How `broker` stands, told by a broker other than it.
+    async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
+    /// Every partition's replicas and ISR.
+    async fn partitions(&self) -> Result<PartitionView, StepError>;
+    /// Removes the registration of a dead broker: one request, to the active controller's own listener, only
+    /// if the broker is still registered and unfenced and all of `sharing` are up.
+    async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered;
+    /// Gives `broker` the partitions back that it prefers to lead and is in sync for, in batches.
+    async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError>;
+}
+
+/// Why the ledger did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Somebody else won the epoch.
+    #[error("epoch {epoch} of broker {broker} is taken by {by}")]
+    Taken {
+        /// The broker.
+        broker: BrokerId,
+        /// The epoch that was to be claimed.
+        epoch: Epoch,
+        /// The host that has it.
+        by: HostName,
+    },
+    /// A newer epoch exists: the writer is stale.
+    #[error("epoch {ours} of broker {broker} is superseded by epoch {theirs}")]
+    Superseded {
+        /// The broker.
+        broker: BrokerId,
+        /// The writer's epoch.
+        ours: Epoch,
+        /// The newest one.
+        theirs: Epoch,
+    },
+    /// A record cannot be what was written. Nothing is guessed; a person looks at the file.
+    #[error("{place} is damaged: {why}")]
+    Damaged {
+        /// Where, as a path and line or a key.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The ledger cannot be reached, or did not confirm in time.
+    #[error("the ledger could not {action}")]
+    Unavailable {
+        /// What was attempted.
+        action: String,
+        /// The cause.
+        source: BoxError,
+    },
+}
+
+/// The shared, durable record of owners, epochs and what was done.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// The driver's name.
+    fn name(&self) -> &'static str;
+    /// The newest epoch of a broker with its journal; `None` before the first takeover.
+    async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError>;
+    /// Every epoch of a broker, oldest first.
+    async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError>;
+    /// Wins `claim.plan.epoch`, by compare-and-set on the newest epoch, or says who has it. The claim
+    /// becomes the first record of the epoch's journal, in one piece with the winning. An epoch that is open may
+    /// only be followed as [`EpochJournal::may_be_followed_by`] says.
+    async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError>;
+    /// Adds entries to an epoch's journal, durably and in order, unless a newer epoch exists.
+    async fn append(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        at: Timestamp,
+        by: &HostName,
+        entries: &[Entry],
+    ) -> Result<Vec<Record>, LedgerError>;
+    /// Keeps a decision (a hold above all) with its evidence, apart from the takeovers.
+    async fn remember(&self, broker: BrokerId, event: &Event) -> Result<(), LedgerError>;
+    /// The decisions kept, oldest first.
+    async fn remembered(&self, broker: BrokerId) -> Result<Vec<Event>, LedgerError>;
+    /// Adds to the order book, durably.
+    async fn order(&self, order: &Order) -> Result<(), LedgerError>;
+    /// The order book, oldest first.
+    async fn orders(&self) -> Result<Orders, LedgerError>;
+    /// Whether the ledger can be read and written, for `check`.
+    async fn check(&self) -> Result<Note, LedgerError>;
+}
+
+/// Time. The core gets it as data; only `execute`, `cycle` and the drivers ask for it.
+#[async_trait]
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Now;
+    /// Returns after `duration`.
+    async fn sleep(&self, duration: Duration);
+}
+
+/// Where events go: log, metrics, stream. Never fails and never blocks.
+pub trait EventSink: Send + Sync {
+    /// Takes one event.
+    fn emit(&self, event: &Event);
+}
+
+/// One takeover of a broker at a time on this host, whatever the number of processes.
+pub trait HostLock: Send + Sync {
+    /// Takes the lock until the guard is dropped (or the process ends), or says who has it.
+    fn try_lock(&self, broker: BrokerId) -> Result<Box<dyn Send>, StepError>;
+}
+
+/// Everything that execution may touch.
+#[derive(Clone)]
+pub struct Ports {
+    /// One ladder of fences for every host that can be fenced.
+    pub fences: BTreeMap<HostName, Arc<dyn Fence>>,
+    /// The storage of every guarded broker.
+    pub storage: BTreeMap<BrokerId, Arc<dyn Storage>>,
+    /// The address of every guarded broker whose address moves.
+    pub addresses: BTreeMap<BrokerId, Arc<dyn Address>>,
+    /// Runs brokers on this host.
+    pub broker_host: Arc<dyn BrokerHost>,
+    /// The cluster.
+    pub cluster: Arc<dyn Cluster>,
+    /// The ledger.
+    pub ledger: Arc<dyn Ledger>,
+    /// One takeover at a time on this host.
+    pub host_lock: Arc<dyn HostLock>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+}

@@ -1,0 +1,378 @@
+//! Where a takeover stands: a fold over its journal. Pure.
+//!
+//! A crash and a resume take the same path as no crash, because there is no other state than the journal.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::journal::{Claim, Direction, Entry, EpochJournal, Record};
+use crate::model::{Attempt, EpochState, HostName, LedgerStanding, Outcome};
+use crate::plan::{OnFailure, Phase, Plan, Step, Undo};
+
+/// An entry that cannot follow what was before it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("record {seq} ({entry}) cannot follow the records before it")]
+pub struct IllegalEntry {
+    seq: u64,
+    entry: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Status {
+    Pending,
+    Started,
+    /// Begun by a run that died before it wrote the result.
+    Interrupted,
+    Done,
+    Failed(String),
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Try these steps, side by side.
+    Run(Vec<usize>, Direction),
+    /// Write down that this step's fate is unknown: it must not be tried again.
+    GiveUp(usize),
+    /// Write down the end.
+    Finish(Outcome),
+    /// The end is written.
+    Ended,
+}
+
+/// The fold.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    plan: Plan,
+    forward: Vec<Status>,
+    back: Vec<Status>,
+    /// Steps that were ever begun. Unlike a status it is never taken back: what a run that died has done to
+    /// the world is still done.
+    begun: Vec<bool>,
+    remarks: Vec<String>,
+    /// The first step whose failure ends the takeover.
+    failed: Option<usize>,
+    rejoined_at: Option<Timestamp>,
+    ended: bool,
+}
+
+impl Progress {
+    /// A takeover whose claim was just won.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        let n = plan.steps().count();
+        Self {
+            plan,
+            forward: vec![Status::Pending; n],
+            back: vec![Status::Pending; n],
+            begun: vec![false; n],
+            remarks: Vec::new(),
+            failed: None,
+            rejoined_at: None,
+            ended: false,
+        }
+    }
+
+    /// Folds a whole journal.
+    ///
+    /// # Errors
+    /// When an entry cannot follow what was before it.
+    pub fn replay(journal: &EpochJournal) -> Result<Self, IllegalEntry> {
+        let mut progress = Self::new(journal.claim.plan.clone());
+        journal.records.iter().try_for_each(|record| progress.apply(record))?;
+        Ok(progress)
+    }
+
+    /// Takes one record in.
+    ///
+    /// # Errors
+    /// When it cannot follow what was before it.
+    pub fn apply(&mut self, record: &Record) -> Result<(), IllegalEntry> {
+        let illegal = || IllegalEntry { seq: record.seq, entry: format!("{:?}", record.entry) };
+        if !self.expects(&record.entry) {
+            return Err(illegal());
+        }
+        match &record.entry {
+            Entry::Claimed { .. } | Entry::Alive => {}
+            Entry::Resumed => self.resumed(),
+            Entry::Started { step, direction } => {
+                self.begun[*step] = true;
+                self.set(*step, *direction, Status::Started);
+            }
+            Entry::Done { step, direction, .. } => self.done(*step, *direction, record.at),
+            Entry::Failed { step, direction, error, .. } => self.fail(*step, *direction, error),
+            Entry::Ended { .. } => self.ended = true,
+        }
+        Ok(())
+    }
+
+    fn expects(&self, entry: &Entry) -> bool {
+        if self.ended {
+            return false;
+        }
+        match entry {
+            Entry::Claimed { .. } => self.forward.iter().all(|s| *s == Status::Pending),
+            Entry::Resumed | Entry::Alive => true,
+            Entry::Started { step, direction } => match self.next() {
+                Next::Run(steps, now) => {
+                    let pending = self.status(*step, now) == Some(&Status::Pending);
+                    now == *direction && steps.contains(step) && pending
+                }
+                _ => false,
+            },
+            Entry::Done { step, direction, .. } => {
+                matches!(self.status(*step, *direction), Some(Status::Started))
+            }
+            Entry::Failed { step, direction, .. } => {
+                matches!(self.status(*step, *direction), Some(Status::Started | Status::Interrupted))
+            }
+            // A claim may be withdrawn while nothing was touched.
+            Entry::Ended { outcome: Outcome::Withdrawn { .. } } => !self.touched(),
+            Entry::Ended { .. } => matches!(self.next(), Next::Finish(_)),
+        }
+    }
+
+    fn status(&self, step: usize, direction: Direction) -> Option<&Status> {
+        match direction {
+            Direction::Forward => self.forward.get(step),
+            Direction::Back => self.back.get(step),
+        }
+    }
+
+    fn set(&mut self, step: usize, direction: Direction, status: Status) {
+        let side = match direction {
+            Direction::Forward => &mut self.forward,
+            Direction::Back => &mut self.back,
+        };
+        if let Some(slot) = side.get_mut(step) {
+            *slot = status;
+        }
+    }
+
+    fn done(&mut self, step: usize, direction: Direction, at: Timestamp) {
+        self.set(step, direction, Status::Done);
+        if let Some((_, Step::AwaitIsr { .. })) = self.plan.step(step) {
+            self.rejoined_at = Some(at);
+        }
+    }
+
+    fn fail(&mut self, index: usize, direction: Direction, error: &str) {
+        self.set(index, direction, Status::Failed(error.to_owned()));
+        let Some((_, step)) = self.plan.step(index) else { return };
+        let name = step.name();
+        match (direction, step.on_failure(self.in_place())) {
+            (Direction::Back, _) => self.remarks.push(format!("undo of {name} failed: {error}")),
+            (Direction::Forward, OnFailure::Remark) => self.remarks.push(format!("{name}: {error}")),
+            (Direction::Forward, _) => self.failed = self.failed.or(Some(index)),
+        }
+    }
+
+    /// What a run left half-way is pending again, but for what must not be repeated. A proof is worth
+    /// nothing after a crash, so it is made anew as long as Kafka may still have to be started.
+    fn resumed(&mut self) {
+        let started = self.start_is_done();
+        for (index, (_, step)) in self.plan.steps().enumerate() {
+            let status = &mut self.forward[index];
+            if *status == Status::Started {
+                *status = if step.at_most_once() { Status::Interrupted } else { Status::Pending };
+            } else if *status == Status::Done && step.is_proof() && !started {
+                *status = Status::Pending;
+            }
+        }
+        for status in &mut self.back {
+            if *status == Status::Started {
+                *status = Status::Pending;
+            }
+        }
+    }
+
+    fn start_is_done(&self) -> bool {
+        let mut steps = self.plan.steps().zip(&self.forward);
+        steps.any(|((_, step), status)| matches!(step, Step::StartBroker { .. }) && *status == Status::Done)
+    }
+
+    /// Whether any step has begun, so that the world may have changed.
+    #[must_use]
+    pub fn touched(&self) -> bool {
+        self.begun.contains(&true)
+    }
+
+    fn in_place(&self) -> bool {
+        self.plan.from == self.plan.to
+    }
+
+    fn may_have_started(&self) -> bool {
+        let mut steps = self.plan.steps().zip(&self.begun);
+        steps.any(|((_, step), begun)| matches!(step, Step::StartBroker { .. }) && *begun)
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        if self.ended {
+            return Next::Ended;
+        }
+        if let Some(index) = self.forward.iter().position(|s| *s == Status::Interrupted) {
+            return Next::GiveUp(index);
+        }
+        match self.failed {
+            None => self.next_forward(),
+            Some(failed) => self.next_after_failure(failed),
+        }
+    }
+
+    fn next_forward(&self) -> Next {
+        let mut index = 0;
+        for stage in &self.plan.stages {
+            let open: Vec<usize> = (index..index + stage.steps.len())
+                .filter(|i| matches!(self.forward[*i], Status::Pending | Status::Started))
+                .collect();
+            if !open.is_empty() {
+                return Next::Run(open, Direction::Forward);
+            }
+            index += stage.steps.len();
+        }
+        Next::Finish(self.recovered())
+    }
+
+    fn recovered(&self) -> Outcome {
+        let time_to_isr = self.rejoined_at.map_or(Duration::ZERO, |at| between(self.plan.fault_at, at));
+        Outcome::Recovered { time_to_isr, remarks: self.remarks.clone() }
+    }
+
+    fn next_after_failure(&self, failed: usize) -> Next {
+        // Steps that ran beside the failed one are awaited first.
+        if let Some(running) = self.forward.iter().position(|s| *s == Status::Started) {
+            return Next::Run(vec![running], Direction::Forward);
+        }
+        let (at, why) = match (self.plan.step(failed), &self.forward[failed]) {
+            (Some((_, step)), Status::Failed(why)) => (step, why.clone()),
+            _ => return Next::Ended,
+        };
+        let own = self.in_place();
+        // Once Kafka may run on a new host, nothing is taken from under it and nobody else is invited.
+        if at.on_failure(own) == OnFailure::Stuck || (!own && self.may_have_started()) {
+            return Next::Finish(Outcome::Stuck { at: at.name().to_owned(), why });
+        }
+        // A host that owned the broker before keeps what it had.
+        let undo = self.plan.steps().enumerate().filter(|(i, (_, step))| {
+            !own && self.begun[*i]
+                && step.undo() == Undo::Release
+                && matches!(self.back[*i], Status::Pending | Status::Started)
+        });
+        if let Some((index, _)) = undo.last() {
+            return Next::Run(vec![index], Direction::Back);
+        }
+        Next::Finish(Outcome::Abandoned { at: at.name().to_owned(), why, kept: self.kept() })
+    }
+
+    fn kept(&self) -> Vec<String> {
+        let kept = self.plan.steps().zip(&self.begun).filter_map(|((_, step), begun)| match step.undo() {
+            Undo::Keep(what) if *begun => Some(what.to_owned()),
+            _ => None,
+        });
+        kept.chain(self.remarks.iter().cloned()).collect()
+    }
+}
+
+fn between(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+impl LedgerStanding {
+    /// Where a broker stands after all its epochs, given oldest first. `home` owns it before the first.
+    #[must_use]
+    pub fn after(home: &HostName, journals: &[EpochJournal]) -> Self {
+        let journals = EpochJournal::valid(journals);
+        journals.iter().fold(Self::untouched(home.clone()), Self::then)
+    }
+
+    /// Where a broker stands after one more epoch.
+    ///
+    /// The new host owns the broker as soon as its Kafka *may* have been started. Until then the owner is whoever
+    /// it was before: what the plan took for the owner was read before the claim, and may be older than that.
+    #[must_use]
+    pub fn then(mut self, journal: &EpochJournal) -> Self {
+        let Claim { by, plan, cause, .. } = &journal.claim;
+        let (touched, started) = begun(journal);
+        let outcome = journal.outcome().cloned();
+        self.epoch = journal.epoch;
+        if started {
+            self.owner = plan.to.clone();
+        }
+        self.records = journal.records.len() as u64;
+        self.nonsense = Progress::replay(journal).err().map(|error| error.to_string());
+        if started {
+            // The start is begun only after everybody else was proven unable to write, and that stays so.
+            self.writers = BTreeSet::from([plan.to.clone()]);
+        } else if outcome.is_none() {
+            // It may act yet, even if it is succeeded. One that wrote an end had ended its own work before.
+            self.writers.insert(by.clone());
+        }
+        self.attempts.push(Attempt {
+            epoch: journal.epoch,
+            at: journal.claim.at,
+            by: by.clone(),
+            cause: *cause,
+            in_place: plan.from == plan.to,
+            ended: outcome.as_ref().map(|outcome| outcome.label().to_owned()),
+            time_to_isr: match &outcome {
+                Some(Outcome::Recovered { time_to_isr, .. }) => Some(*time_to_isr),
+                _ => None,
+            },
+        });
+        let (by, cause) = (by.clone(), *cause);
+        self.state = Some(match outcome {
+            Some(outcome) => EpochState::Ended { by, outcome },
+            None => EpochState::Open { by, touched, cause },
+        });
+        self
+    }
+}
+
+/// Whether any step was begun, and whether the start of Kafka was. Told by the intents alone, which also a journal
+/// that makes no sense has: nobody withdraws what such a journal has begun, and whoever resumes it gets the error.
+fn begun(journal: &EpochJournal) -> (bool, bool) {
+    let intents = journal.records.iter().filter_map(|record| match record.entry {
+        Entry::Started { step, direction: Direction::Forward } => Some(step),
+        _ => None,
+    });
+    intents.fold((false, false), |(_, started), step| {
+        let step = journal.claim.plan.step(step).map(|(_, step)| step);
+        (true, started || matches!(step, Some(Step::StartBroker { .. })))
+    })
+}
+
+/// How long each phase took: from its first `Started` to its last result, and detection and claim before.
+#[must_use]
+pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
+    let claim = &journal.claim;
+    let claimed_at = journal.records.first().map_or(claim.at, |r| r.at);
+    let mut phases = vec![
+        (Phase::Detect, between(claim.plan.fault_at, claim.at)),
+        (Phase::Claim, between(claim.at, claimed_at)),
+    ];
+    let mut spans: Vec<(Phase, Timestamp, Timestamp)> = Vec::new();
+    for record in &journal.records {
+        let (Entry::Started { step, .. } | Entry::Done { step, .. } | Entry::Failed { step, .. }) =
+            &record.entry
+        else {
+            continue;
+        };
+        let Some((phase, _)) = claim.plan.step(*step) else { continue };
+        match spans.iter_mut().find(|(p, ..)| *p == phase) {
+            Some(span) => span.2 = record.at,
+            None => spans.push((phase, record.at, record.at)),
+        }
+    }
+    phases.extend(spans.into_iter().map(|(phase, from, to)| (phase, between(from, to))));
+    phases
+}

@@ -1,0 +1,174 @@
+//! What `/v1/status` and `understudy status` show: one snapshot a tick, and the takeovers under way.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::{Decision, sentences};
+use crate::event::{Event, What};
+use crate::model::{BrokerId, Epoch, EpochState, HostName, PeerView, Topology};
+use crate::observe::Observation;
+use crate::plan::Phase;
+use crate::policy::{Mode, Policy};
+use crate::ports::EventSink;
+use crate::view::view;
+
+/// A snapshot of the whole agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// This host.
+    pub host: HostName,
+    /// What the agent may do by itself.
+    pub mode: Mode,
+    /// When the snapshot was made; `None` before the first tick.
+    pub at: Option<Timestamp>,
+    /// Whether the ledger was read lately.
+    pub ledger_read: bool,
+    /// Whether a surviving broker gave its broker list lately.
+    pub metadata_read: bool,
+    /// Signals that cannot see, with the reason.
+    pub blind: BTreeMap<String, String>,
+    /// The guarded brokers.
+    pub brokers: Vec<BrokerStatus>,
+    /// What peers are told, on a page of its own; `None` before the first tick.
+    #[serde(skip)]
+    pub view: Option<PeerView>,
+}
+
+/// One guarded broker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// Its node id.
+    pub id: BrokerId,
+    /// The host that owns it, by the ledger; `None` while the ledger cannot be read.
+    pub owner: Option<HostName>,
+    /// The newest epoch.
+    pub epoch: Option<Epoch>,
+    /// What became of the newest epoch.
+    pub last: Option<EpochState>,
+    /// The last decision; `None` before the first.
+    pub decision: Option<Decision>,
+    /// The decision as a sentence.
+    pub says: String,
+    /// The evidence, as sentences.
+    pub evidence: Vec<String>,
+    /// The takeover that this process carries out.
+    pub takeover: Option<TakeoverStatus>,
+}
+
+/// A takeover that this process carries out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TakeoverStatus {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// When it was claimed or resumed here.
+    pub since: Timestamp,
+    /// The phase it is in.
+    pub phase: Phase,
+    /// Steps that are being tried.
+    pub steps: Vec<String>,
+    /// How far the broker is, in words.
+    pub rejoining: Option<String>,
+}
+
+impl Status {
+    /// Before the first tick.
+    pub(crate) fn starting(topology: &Topology, mode: Mode) -> Self {
+        Self {
+            host: topology.here.clone(),
+            mode,
+            at: None,
+            ledger_read: false,
+            metadata_read: false,
+            blind: BTreeMap::new(),
+            brokers: Vec::new(),
+            view: None,
+        }
+    }
+}
+
+/// Passes events on, and remembers of them where each takeover stands.
+pub(crate) struct Tracker {
+    next: Arc<dyn EventSink>,
+    takeovers: Mutex<BTreeMap<BrokerId, TakeoverStatus>>,
+}
+
+impl EventSink for Tracker {
+    fn emit(&self, event: &Event) {
+        self.track(event);
+        self.next.emit(event);
+    }
+}
+
+impl Tracker {
+    pub(crate) fn new(next: Arc<dyn EventSink>) -> Self {
+        Self { next, takeovers: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn track(&self, event: &Event) {
+        let (Some(broker), epoch) = (event.broker, event.epoch.unwrap_or_default()) else { return };
+        let mut takeovers = self.takeovers.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(event.what, What::Claimed { .. } | What::Resumed) {
+            let fresh = TakeoverStatus {
+                epoch,
+                since: event.at,
+                phase: Phase::Claim,
+                steps: Vec::new(),
+                rejoining: None,
+            };
+            takeovers.insert(broker, fresh);
+        }
+        if matches!(event.what, What::Ended { .. } | What::Interrupted { .. }) {
+            takeovers.remove(&broker);
+        }
+        let Some(takeover) = takeovers.get_mut(&broker) else { return };
+        match &event.what {
+            What::StepStarted { phase, step, .. } => {
+                takeover.phase = *phase;
+                takeover.steps.push(step.clone());
+            }
+            What::StepDone { step, .. } | What::StepFailed { step, .. } => {
+                takeover.steps.retain(|s| s != step);
+                takeover.rejoining = None;
+            }
+            What::Rejoining { state, .. } => takeover.rejoining = Some(state.clone()),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn status(
+        &self,
+        topology: &Topology,
+        policy: &Policy,
+        seen: &Observation,
+        decisions: &BTreeMap<BrokerId, Decision>,
+    ) -> Status {
+        let takeovers = self.takeovers.lock().unwrap_or_else(PoisonError::into_inner);
+        let brokers = topology.brokers.keys().map(|id| {
+            let standing = seen.standing(*id);
+            let decision = decisions.get(id).cloned();
+            BrokerStatus {
+                id: *id,
+                owner: standing.map(|s| s.owner.clone()),
+                epoch: standing.map(|s| s.epoch),
+                last: standing.and_then(|s| s.state.clone()),
+                says: decision.as_ref().map_or_else(|| "not looked at yet".to_owned(), ToString::to_string),
+                decision,
+                evidence: sentences(*id, seen),
+                takeover: takeovers.get(id).cloned(),
+            }
+        });
+        Status {
+            host: topology.here.clone(),
+            mode: policy.mode,
+            at: Some(seen.now.wall),
+            ledger_read: seen.ledger.is_some(),
+            metadata_read: seen.metadata_fresh,
+            blind: seen.blind.iter().map(|(signal, why)| ((*signal).to_owned(), why.clone())).collect(),
+            brokers: brokers.collect(),
+            view: Some(view(topology, policy.mode, seen)),
+        }
+    }
+}

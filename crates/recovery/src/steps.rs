@@ -1,0 +1,227 @@
+//! One step, one or a few calls to ports. Nothing is decided here: every choice was made in the plan.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::event::{Event, What};
+use crate::journal::Direction;
+use crate::model::{BrokerId, HostName};
+use crate::plan::{Plan, Proves, Step, Unregister};
+use crate::ports::{Note, Ports, ProcessState, Proof, StepError, Unregistered, chain};
+use crate::rejoin::{Rejoin, RejoinState};
+
+/// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
+/// (measured on Kafka 4.3.1), so a look must be several times more frequent.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Failed looks at the process in a row (five seconds) before a person is asked.
+const LOOKS_UNSEEN: u32 = 50;
+
+/// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker. Longer
+/// than it gives Kafka itself.
+const RELEASED_WITHIN: Duration = Duration::from_secs(150);
+
+/// What a run knows beside its journal. None of it survives a crash, on purpose.
+pub(crate) struct Context<'a> {
+    pub(crate) ports: &'a Ports,
+    pub(crate) plan: &'a Plan,
+    claimed_at: Timestamp,
+    proofs: Mutex<Vec<Proof>>,
+    gone: Mutex<bool>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(ports: &'a Ports, plan: &'a Plan, claimed_at: Timestamp) -> Self {
+        Self { ports, plan, claimed_at, proofs: Mutex::default(), gone: Mutex::new(false) }
+    }
+
+    /// Carries out one step, or undoes it.
+    pub(crate) async fn act(&self, step: &Step, direction: Direction) -> Result<Note, StepError> {
+        match direction {
+            Direction::Forward => self.forward(step).await,
+            Direction::Back => self.back(step).await,
+        }
+    }
+
+    async fn forward(&self, step: &Step) -> Result<Note, StepError> {
+        let epoch = self.plan.epoch;
+        let ports = self.ports;
+        match step {
+            Step::Fence { host, .. } => self.fence(host)?.fence(host, epoch).await,
+            Step::Prove { host, .. } => Ok(self.keep(self.fence(host)?.prove(host, epoch).await?)),
+            Step::ProveStopped { broker } => {
+                Ok(self.keep(ports.broker_host.prove_stopped(*broker, epoch).await?))
+            }
+            Step::AwaitRelease { broker, host } => Ok(self.keep(self.await_release(*broker, host).await?)),
+            Step::MoveAddress { broker, .. } => port(&ports.addresses, *broker, step)?.acquire(epoch).await,
+            Step::AttachStorage { broker, .. } => port(&ports.storage, *broker, step)?.attach(epoch).await,
+            Step::RenderConfig { broker } => ports.broker_host.render(*broker, epoch).await,
+            Step::VerifyLogDirs { broker, .. } => {
+                let cluster_id = match ports.cluster.id().await {
+                    Ok(id) => Some(id),
+                    // It told, and it is the wrong cluster.
+                    Err(error @ StepError::Refused { .. }) => return Err(error),
+                    // Without a survivor there is nothing to compare with but the log dirs among themselves.
+                    Err(_) => None,
+                };
+                ports.broker_host.verify(*broker, cluster_id.as_deref()).await
+            }
+            Step::Unregister { broker, decision } => Ok(self.unregister(*broker, decision).await),
+            Step::StartBroker { broker } => {
+                let proofs = self.proofs(step)?;
+                ports.broker_host.start(*broker, epoch, &proofs).await
+            }
+            Step::AwaitIsr { broker } => self.await_isr(*broker).await,
+            Step::ElectPreferred { broker } => ports.cluster.elect_preferred(*broker).await,
+        }
+    }
+
+    async fn back(&self, step: &Step) -> Result<Note, StepError> {
+        match step {
+            Step::MoveAddress { broker, .. } => port(&self.ports.addresses, *broker, step)?.release().await,
+            Step::AttachStorage { broker, .. } => port(&self.ports.storage, *broker, step)?.release().await,
+            other => Ok(Note::new(format!("nothing to undo of {}", other.name()))),
+        }
+    }
+
+    fn fence(&self, host: &HostName) -> Result<&dyn crate::ports::Fence, StepError> {
+        let fence = self.ports.fences.get(host).map(AsRef::as_ref);
+        fence.ok_or_else(|| StepError::Refused {
+            driver: "fence",
+            action: format!("fence {host}"),
+            why: format!(
+                "no fence is configured for it; add [[host]] name = \"{host}\" with a [[host.fence]]"
+            ),
+        })
+    }
+
+    fn keep(&self, proof: Proof) -> Note {
+        let note = proof.note.clone().with("proven_by", &proof.by).with("host", &proof.host);
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).push(proof);
+        note
+    }
+
+    /// The proofs made in this run, one for every host that the plan wants one of. What was only written down
+    /// does not count.
+    fn proofs(&self, step: &Step) -> Result<Vec<Proof>, StepError> {
+        let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = self.plan.steps().filter_map(|(_, step)| step.proves()).map(|whom| match whom {
+            Proves::Host(host) => host,
+            Proves::Here => &self.plan.to,
+        });
+        let mut missing = wanted.filter(|host| !proofs.iter().any(|proof| proof.host == **host));
+        let refused = |why| StepError::Refused { driver: "understudy", action: step.to_string(), why };
+        match missing.next() {
+            Some(host) => Err(refused(format!("there is no proof that {host} cannot write"))),
+            None if proofs.is_empty() => Err(refused("the plan has no proof in it".to_owned())),
+            None => Ok(proofs),
+        }
+    }
+
+    /// Waits for the old owner's word in the ledger.
+    async fn await_release(&self, broker: BrokerId, host: &HostName) -> Result<Proof, StepError> {
+        let clock = &self.ports.clock;
+        loop {
+            let read = self.ports.ledger.orders().await;
+            if let Some(found) = read.as_ref().ok().and_then(|o| o.released(broker, self.plan.epoch, host)) {
+                let note = Note::new(found);
+                return Ok(Proof { host: host.clone(), by: format!("the agent of {host}"), note });
+            }
+            // Counted from the claim, so that a crash and a resume do not begin to wait anew.
+            let waited =
+                Duration::try_from(clock.now().wall.duration_since(self.claimed_at)).unwrap_or_default();
+            if waited > RELEASED_WITHIN && read.is_ok() {
+                let action = format!("have broker {broker} stopped and released by {host}");
+                return Err(StepError::Unconfirmed { driver: "understudy", action, limit: RELEASED_WITHIN });
+            }
+            clock.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn unregister(&self, broker: BrokerId, decision: &Unregister) -> Note {
+        let sharing = match decision {
+            Unregister::Use { sharing } => sharing,
+            Unregister::Wait { why } => return Note::new(format!("not used: {why}")),
+        };
+        match self.ports.cluster.unregister(broker, sharing).await {
+            Unregistered::Gone => {
+                *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                Note::new("the active controller removed the dead broker's registration")
+            }
+            Unregistered::NotSent { why } => Note::new(format!("not sent: {why}")),
+            Unregistered::Refused { why } => Note::new(format!("refused by the controller: {why}")),
+            Unregistered::NoAnswer { why } => {
+                Note::new(format!("no answer, and never sent again: {why}; the session has to expire"))
+            }
+        }
+    }
+
+    /// The outer error: nobody could look. The inner one: it does not run.
+    async fn runs(&self, broker: BrokerId) -> Result<Option<StepError>, StepError> {
+        let why = match self.ports.broker_host.state(broker).await? {
+            ProcessState::Running { .. } => return Ok(None),
+            ProcessState::Exited { why } => format!("Kafka ended by itself: {why}"),
+            ProcessState::Absent => "Kafka is not there any more: somebody stopped it".to_owned(),
+        };
+        let action = format!("keep broker {broker} running until it is back in ISR");
+        Ok(Some(StepError::Refused { driver: self.ports.broker_host.name(), action, why }))
+    }
+
+    /// Waits as long as the process lives: a broker that makes progress is never given up.
+    async fn await_isr(&self, broker: BrokerId) -> Result<Note, StepError> {
+        let gone = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rejoin = Rejoin::new(gone);
+        let mut said = String::new();
+        let mut unseen = 0;
+        loop {
+            match self.runs(broker).await {
+                // One look that fails is no end of a broker that may be well.
+                Err(_) if unseen < LOOKS_UNSEEN => {
+                    unseen += 1;
+                    self.ports.clock.sleep(LOOK_AGAIN).await;
+                    continue;
+                }
+                looked => looked?.map_or(Ok(()), Err)?,
+            }
+            unseen = 0;
+            let (state, in_isr, replicas) = match self.ports.cluster.standing(broker).await {
+                Ok(look) => {
+                    let state = rejoin.see(&look);
+                    if let RejoinState::Complete { replicas } = state {
+                        return Ok(Note::new(state.to_string())
+                            .with("partitions", replicas)
+                            .with("read_from_broker", look.via));
+                    }
+                    (state.to_string(), look.in_isr, look.replicas)
+                }
+                Err(error) => (format!("the cluster cannot be asked: {}", chain(&error)), 0, 0),
+            };
+            if state != said {
+                said.clone_from(&state);
+                self.emit(What::Rejoining { state, in_isr, replicas });
+            }
+            self.ports.clock.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    pub(crate) fn emit(&self, what: What) {
+        let (broker, epoch) = (Some(self.plan.broker), Some(self.plan.epoch));
+        let at = self.ports.clock.now().wall;
+        self.ports.events.emit(&Event { at, host: self.plan.to.clone(), broker, epoch, what });
+    }
+}
+
+fn port<'p, T: ?Sized>(
+    ports: &'p std::collections::BTreeMap<BrokerId, std::sync::Arc<T>>,
+    broker: BrokerId,
+    step: &Step,
+) -> Result<&'p T, StepError> {
+    ports.get(&broker).map(AsRef::as_ref).ok_or_else(|| StepError::Refused {
+        driver: "understudy",
+        action: step.to_string(),
+        why: format!("broker {broker} is not configured on this host"),
+    })
+}

@@ -1,0 +1,268 @@
+//! The fake sides of the other ports. Each act checks the promises before it takes effect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{BROKER, World};
+use crate::model::{
+    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, PartitionView, ProbeOutcome, QuorumView, Replication,
+};
+use crate::ports::{
+    Address, BrokerHost, Clock, Cluster, Fence, HealthSignal, Note, ProcessState, Proof, Standing, StepError,
+    Storage, Unregistered,
+};
+
+fn refused(action: &str, why: &str) -> StepError {
+    StepError::Refused { driver: "fake", action: action.to_owned(), why: why.to_owned() }
+}
+
+#[async_trait]
+impl Fence for World {
+    fn name(&self) -> &'static str {
+        "switch"
+    }
+
+    async fn fence(&self, host: &HostName, _epoch: Epoch) -> Result<Note, StepError> {
+        self.fault("fence")?;
+        self.kill();
+        self.truth().fenced.insert(host.clone());
+        Ok(Note::new("off"))
+    }
+
+    async fn prove(&self, host: &HostName, _epoch: Epoch) -> Result<Proof, StepError> {
+        self.fault("prove")?;
+        if !self.truth().fenced.contains(host) {
+            return Err(refused("prove", "the host is on"));
+        }
+        Ok(Proof { host: host.clone(), by: "switch".to_owned(), note: Note::new("status is off") })
+    }
+
+    async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
+        self.fault("lift")?;
+        self.truth().fenced.remove(host);
+        Ok(Note::new("on"))
+    }
+
+    async fn check(&self, _host: &HostName) -> Result<Note, StepError> {
+        Ok(Note::new("answers"))
+    }
+}
+
+pub(super) struct FakeStorage(pub(super) World);
+
+#[async_trait]
+impl Storage for FakeStorage {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn attach(&self, _epoch: Epoch) -> Result<Note, StepError> {
+        self.0.fault("attach_storage")?;
+        self.0.truth().storage_here = true;
+        Ok(Note::new("attached"))
+    }
+
+    async fn release(&self) -> Result<Note, StepError> {
+        self.0.fault("undo attach_storage")?;
+        self.0.truth().storage_here = false;
+        Ok(Note::new("released"))
+    }
+
+    async fn check(&self) -> Result<Note, StepError> {
+        Ok(Note::new("ready"))
+    }
+}
+
+pub(super) struct FakeAddress(pub(super) World);
+
+#[async_trait]
+impl Address for FakeAddress {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
+        self.0.fault("move_address")?;
+        self.0.truth().address_here = true;
+        Ok(Note::new("moved"))
+    }
+
+    async fn release(&self) -> Result<Note, StepError> {
+        self.0.fault("undo move_address")?;
+        self.0.truth().address_here = false;
+        Ok(Note::new("released"))
+    }
+
+    async fn check(&self) -> Result<Note, StepError> {
+        Ok(Note::new("ready"))
+    }
+}
+
+#[async_trait]
+impl BrokerHost for World {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn render(&self, _broker: BrokerId, _epoch: Epoch) -> Result<Note, StepError> {
+        self.fault("render_config")?;
+        Ok(Note::new("rendered"))
+    }
+
+    async fn verify(&self, _broker: BrokerId, _cluster_id: Option<&str>) -> Result<Note, StepError> {
+        self.fault("verify_log_dirs")?;
+        if self.truth().storage_here { Ok(Note::new("ours")) } else { Err(refused("verify", "not mounted")) }
+    }
+
+    async fn start(&self, _broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError> {
+        self.fault("start_broker")?;
+        let now = self.now().mono;
+        let mut truth = self.truth();
+        if truth.died_at.is_none() {
+            truth.violations.push("two writers: Kafka started while the old one runs".to_owned());
+        }
+        let unfenced =
+            |proof: &&Proof| proof.host != HostName::from("standby-1") && !truth.fenced.contains(&proof.host);
+        if proofs.is_empty() || proofs.iter().any(|proof| unfenced(&proof)) {
+            truth.violations.push("Kafka started while the old host was not fenced".to_owned());
+        }
+        if !truth.storage_here {
+            truth.violations.push("Kafka started without its log dirs".to_owned());
+        }
+        if truth.started_at.is_none() || truth.exited {
+            truth.started_at = Some(now);
+            truth.started_epoch = epoch;
+            truth.exited = false;
+            truth.starts += 1;
+        }
+        Ok(Note::new("runs"))
+    }
+
+    async fn state(&self, _broker: BrokerId) -> Result<ProcessState, StepError> {
+        self.fault("state")?;
+        let truth = self.truth();
+        Ok(match (truth.started_at, truth.exited) {
+            (_, true) => ProcessState::Exited { why: "exit status 1".to_owned() },
+            (Some(_), false) => ProcessState::Running { pid: 1 },
+            (None, false) => ProcessState::Absent,
+        })
+    }
+
+    async fn stop(&self, _broker: BrokerId, _limit: Duration) -> Result<Note, StepError> {
+        self.truth().started_at = None;
+        Ok(Note::new("stopped"))
+    }
+
+    async fn prove_stopped(&self, _broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
+        self.fault("prove_stopped")?;
+        let truth = self.truth();
+        if truth.started_at.is_some() && !truth.exited && truth.started_epoch != epoch {
+            return Err(refused("prove that Kafka is stopped", "it runs"));
+        }
+        Ok(Proof { host: "standby-1".into(), by: "fake".to_owned(), note: Note::new("no process") })
+    }
+
+    async fn check(&self, _broker: BrokerId) -> Vec<Result<Note, StepError>> {
+        vec![Ok(Note::new("ready"))]
+    }
+}
+
+#[async_trait]
+impl Cluster for World {
+    async fn id(&self) -> Result<String, StepError> {
+        Ok("fake-cluster".to_owned())
+    }
+
+    async fn standing(&self, _broker: BrokerId) -> Result<Standing, StepError> {
+        let now = self.now().mono;
+        let truth = self.truth();
+        if truth.cut_off { Err(refused("ask", "cut off")) } else { Ok(truth.standing(now)) }
+    }
+
+    async fn partitions(&self) -> Result<PartitionView, StepError> {
+        Ok(partitions())
+    }
+
+    async fn unregister(&self, _broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {
+        if let Err(error) = self.fault("unregister") {
+            return Unregistered::NoAnswer { why: error.to_string() };
+        }
+        let now = self.now().mono;
+        let mut truth = self.truth();
+        if sharing.iter().any(|b| truth.others_dead.contains(b)) {
+            return Unregistered::NotSent { why: "another replica is down".to_owned() };
+        }
+        if truth.fenced.is_empty() {
+            truth.violations.push("unregistered without a fence".to_owned());
+        }
+        truth.unregister_sent += 1;
+        if truth.started_at.is_some() {
+            truth.violations.push("unregistered the new incarnation".to_owned());
+        }
+        truth.unregistered_at = Some(now);
+        Unregistered::Gone
+    }
+
+    async fn elect_preferred(&self, _broker: BrokerId) -> Result<Note, StepError> {
+        self.fault("elect_preferred")?;
+        Ok(Note::new("elected"))
+    }
+}
+
+fn partitions() -> PartitionView {
+    let replicas = vec![BrokerId(1), BrokerId(2), BrokerId(3)];
+    let partition = |partition| Replication {
+        topic: "t".to_owned(),
+        partition,
+        leader: Some(BrokerId(1)),
+        isr: replicas.clone(),
+        replicas: replicas.clone(),
+    };
+    PartitionView { partitions: (0..super::PARTITIONS as i32).map(partition).collect() }
+}
+
+/// What every signal would say of this world.
+#[async_trait]
+impl HealthSignal for World {
+    fn name(&self) -> &'static str {
+        "world"
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_millis(250)
+    }
+
+    async fn look(&self, _clock: &dyn Clock) -> Vec<Evidence> {
+        let at = self.now().mono;
+        let truth = self.truth();
+        let say = |fact| Evidence { signal: "world", at, fact };
+        let mut said: Vec<Evidence> = (1..=3)
+            .map(|n| {
+                let broker = BrokerId(n);
+                let dead = match broker {
+                    BROKER => !truth.answers(at) || truth.broker_unreachable,
+                    other => truth.others_dead.contains(&other),
+                };
+                let unreachable = dead || truth.cut_off;
+                let outcome = if unreachable { ProbeOutcome::Unreachable } else { ProbeOutcome::Answered };
+                say(Fact::Probe { broker, outcome })
+            })
+            .collect();
+        if truth.cut_off {
+            said.push(say(Fact::Blind { why: "no broker can be reached".to_owned() }));
+            return said;
+        }
+        let standing = truth.standing(at);
+        let listed = (1..=3).map(BrokerId).filter(|b| *b != BROKER || standing.listed);
+        let endpoint = |b: BrokerId| Endpoint { host: format!("10.0.0.{b}"), port: 9092 };
+        said.push(say(Fact::Listed { brokers: listed.map(|b| (b, endpoint(b))).collect() }));
+        said.push(say(Fact::Partitions(Arc::new(partitions()))));
+        let silence = truth.died_at.filter(|_| !truth.answers(at)).map_or(Duration::ZERO, |d| at.since(d));
+        let silence = BTreeMap::from([(BROKER, silence), (BrokerId(2), Duration::ZERO)]);
+        said.push(say(Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence })));
+        said
+    }
+}

@@ -1,0 +1,185 @@
+//! What this agent tells its peers: one observation, as others need it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{BrokerId, Candidate, LocalProcess, PeerSaw, PeerView, Topology};
+use crate::observe::{Observation, Seen};
+use crate::policy::Mode;
+
+/// The view from this host. What is stale is left out, so that nobody takes it for seen.
+#[must_use]
+pub fn view(topology: &Topology, mode: Mode, seen: &Observation) -> PeerView {
+    let stalls = |seen: &Seen| seen.storage.as_ref().is_some_and(|storage| storage.here == Some(false));
+    let brokers: BTreeMap<BrokerId, PeerSaw> = seen
+        .brokers
+        .iter()
+        .filter_map(|(id, seen)| Some((*id, seen.probe.as_ref()?)))
+        .map(|(id, probe)| (id, PeerSaw { outcome: probe.outcome.clone(), lasting: probe.lasting }))
+        .collect();
+    let local: BTreeMap<BrokerId, LocalProcess> =
+        seen.brokers.iter().filter_map(|(id, seen)| Some((*id, seen.local?.0))).collect();
+    PeerView {
+        host: topology.here.clone(),
+        brokers,
+        stalled: seen.brokers.iter().filter(|(_, seen)| stalls(seen)).map(|(id, _)| *id).collect(),
+        local,
+        candidate: candidate(topology, mode, seen),
+    }
+}
+
+/// How this host stands as a standby; `None` if it guards nothing.
+#[must_use]
+pub fn candidate(topology: &Topology, mode: Mode, seen: &Observation) -> Option<Candidate> {
+    if topology.brokers.is_empty() {
+        return None;
+    }
+    let owned = seen.ledger.iter().flat_map(|ledger| &ledger.brokers);
+    let carries: BTreeSet<BrokerId> =
+        owned.filter(|(_, standing)| standing.owner == topology.here).map(|(id, _)| *id).collect();
+    Some(Candidate {
+        rank: topology.standby.rank,
+        rack: topology.standby.rack.clone(),
+        serves: topology.brokers.keys().copied().collect(),
+        carries,
+        limit: topology.standby.max_brokers,
+        unfit: unfit(mode, seen).map(str::to_owned),
+    })
+}
+
+/// Why this host could take nothing over now, whatever the broker. Others need not wait for it then.
+fn unfit(mode: Mode, seen: &Observation) -> Option<&'static str> {
+    if mode == Mode::Observe {
+        Some("it only observes (mode = \"observe\")")
+    } else if seen.ledger.is_none() {
+        Some("the ledger has not been read lately")
+    } else if !seen.metadata_fresh {
+        Some("no surviving broker gave its broker list lately")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::model::{
+        CanaryOutcome, Endpoint, Evidence, Fact, LedgerReading, LedgerStanding, Moment, Now, ProbeOutcome,
+    };
+    use crate::observe::{Board, observe};
+    use crate::testing::{BROKER, World};
+
+    const STALE: Duration = Duration::from_secs(3);
+    const ID2: BrokerId = BrokerId(2);
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    fn seen_at(seconds: u64, evidence: Vec<(u64, Fact)>) -> Observation {
+        let mut board = Board::default();
+        evidence.into_iter().for_each(|(s, fact)| board.record(Evidence { signal: "test", at: at(s), fact }));
+        let now = Now { mono: at(seconds), wall: Timestamp::UNIX_EPOCH };
+        observe(&board, &World::topology().known, STALE, now)
+    }
+
+    fn probe(broker: BrokerId, outcome: ProbeOutcome) -> Fact {
+        Fact::Probe { broker, outcome }
+    }
+
+    fn canary(name: &str, broker: BrokerId, outcome: CanaryOutcome) -> Fact {
+        Fact::Storage { canary: name.to_owned(), brokers: BTreeSet::from([broker]), outcome }
+    }
+
+    fn ledger(owner: &str) -> Fact {
+        let standing = LedgerStanding::untouched(owner.into());
+        Fact::Ledger(LedgerReading { brokers: [(BROKER, standing)].into(), ..LedgerReading::default() })
+    }
+
+    fn listed() -> Fact {
+        let endpoint = Endpoint { host: "10.0.0.2".to_owned(), port: 9092 };
+        Fact::Listed { brokers: [(ID2, endpoint)].into() }
+    }
+
+    fn view_of(seen: &Observation) -> PeerView {
+        view(&World::topology(), Mode::Auto, seen)
+    }
+
+    #[test]
+    fn what_is_fresh_is_told_with_how_long_it_has_lasted() {
+        let unreachable = || probe(BROKER, ProbeOutcome::Unreachable);
+        let seen = seen_at(
+            10,
+            vec![
+                (5, probe(ID2, ProbeOutcome::Answered)),
+                (8, unreachable()),
+                (10, unreachable()),
+                (9, Fact::Local { broker: BROKER, process: LocalProcess::Exited }),
+            ],
+        );
+        let view = view_of(&seen);
+        assert_eq!(view.host.0, "standby-1");
+        let saw = PeerSaw { outcome: ProbeOutcome::Unreachable, lasting: Duration::from_secs(2) };
+        assert_eq!(view.brokers, [(BROKER, saw)].into(), "the probe of broker 2 is stale");
+        assert_eq!(view.local, [(BROKER, LocalProcess::Exited)].into());
+        assert!(view.stalled.is_empty());
+        let later =
+            view_of(&seen_at(13, vec![(9, Fact::Local { broker: BROKER, process: LocalProcess::Exited })]));
+        assert!(later.local.is_empty() && later.brokers.is_empty());
+    }
+
+    #[test]
+    fn a_storage_stalls_by_our_own_canary_only() {
+        let mut peer = view_of(&seen_at(1, vec![]));
+        (peer.host, peer.stalled) = ("standby-2".into(), BTreeSet::from([ID2]));
+        let seen = seen_at(
+            10,
+            vec![
+                (9, canary("/mnt/a", BROKER, CanaryOutcome::Stalled)),
+                (9, canary("/mnt/b", ID2, CanaryOutcome::Wrote)),
+                (9, Fact::Peer(peer)),
+            ],
+        );
+        assert!(seen.brokers[&ID2].storage.as_ref().is_some_and(|storage| !storage.stalled_at.is_empty()));
+        // What a peer said is not repeated: it would come back as if a third had seen it.
+        assert_eq!(view_of(&seen).stalled, BTreeSet::from([BROKER]));
+    }
+
+    #[test]
+    fn a_host_that_sees_all_it_needs_is_a_candidate() {
+        let seen = seen_at(10, vec![(9, ledger("standby-1")), (9, listed())]);
+        let standing = view_of(&seen).candidate.unwrap();
+        let expected = Candidate {
+            rank: 100,
+            rack: None,
+            serves: BTreeSet::from([BROKER]),
+            carries: BTreeSet::from([BROKER]),
+            limit: 1,
+            unfit: None,
+        };
+        assert_eq!(standing, expected);
+        let elsewhere = seen_at(10, vec![(9, ledger("kafka-1")), (9, listed())]);
+        assert!(view_of(&elsewhere).candidate.unwrap().carries.is_empty());
+    }
+
+    #[test]
+    fn a_host_that_cannot_act_says_why() {
+        let unfit = |mode, seen: Observation| candidate(&World::topology(), mode, &seen).unwrap().unfit;
+        let blind = unfit(Mode::Auto, seen_at(10, vec![(9, listed())])).unwrap();
+        assert!(blind.contains("ledger"), "{blind}");
+        let stale = unfit(Mode::Auto, seen_at(10, vec![(9, ledger("kafka-1")), (6, listed())])).unwrap();
+        assert!(stale.contains("broker list"), "{stale}");
+        let all = || seen_at(10, vec![(9, ledger("kafka-1")), (9, listed())]);
+        assert!(unfit(Mode::Observe, all()).unwrap().contains("observe"));
+        assert_eq!(unfit(Mode::Approve, all()), None);
+    }
+
+    #[test]
+    fn a_host_that_guards_nothing_is_no_candidate() {
+        let topology = Topology { brokers: BTreeMap::new(), ..World::topology() };
+        assert_eq!(view(&topology, Mode::Auto, &seen_at(1, vec![])).candidate, None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Holds the walls: the core is pure, and dependencies inside the crate point one way.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
+
+use std::fs;
+use std::path::Path;
+
+/// Modules from the inside out. A module may use those before it, itself, and plain data.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("policy", &[]),
+    ("observe", &["model"]),
+    ("decision", &["model"]),
+    ("decide", &["model", "observe", "policy", "decision"]),
+    ("plan", &["model", "observe", "decision"]),
+    ("journal", &["model", "plan", "ports"]),
+    ("progress", &["model", "plan", "journal"]),
+    ("rejoin", &["ports"]),
+    ("view", &["model", "observe", "policy"]),
+];
+
+/// What would make the core impure.
+const IMPURE: &[&str] = &[
+    "async ",
+    ".await",
+    "tokio",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::env",
+    "std::thread",
+    "Instant",
+    "SystemTime",
+    "Timestamp::now",
+    "rand::",
+    "tracing",
+    "println!",
+];
+
+fn sources(module: &str) -> Vec<(String, String)> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let file = src.join(format!("{module}.rs"));
+    let paths = if file.exists() {
+        vec![file]
+    } else {
+        let dir = fs::read_dir(src.join(module)).expect("a module is a file or a folder");
+        dir.map(|entry| entry.expect("readable").path()).filter(|path| !path.ends_with("tests.rs")).collect()
+    };
+    let read = |path: std::path::PathBuf| {
+        let text = fs::read_to_string(&path).expect("readable");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code: Vec<&str> = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
+        (path.display().to_string(), code.join("\n"))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn modules_used(code: &str) -> Vec<String> {
+    let names = code.split("crate::").skip(1);
+    names.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+}
+
+#[test]
+fn the_core_uses_only_what_lies_further_in() {
+    for (module, allowed) in LAYERS {
+        for (path, code) in sources(module) {
+            for used in modules_used(&code) {
+                assert!(
+                    used == *module || allowed.contains(&used.as_str()),
+                    "{path} uses crate::{used}; {module} may only use {allowed:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_core_is_pure() {
+    for (module, _) in LAYERS {
+        for (path, code) in sources(module) {
+            for word in IMPURE {
+                let hit = code.lines().find(|line| line.contains(word));
+                assert!(
+                    hit.is_none(),
+                    "{path} is part of the pure core and must not contain `{word}`: {hit:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_file_outgrows_a_sitting() {
+    fn walk(dir: &Path, long: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).expect("readable") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                walk(&path, long);
+            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+                let text = fs::read_to_string(&path).expect("readable");
+                let lines = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().lines().count();
+                if lines > 500 {
+                    long.push(format!("{} ({lines})", path.display()));
+                }
+            }
+        }
+    }
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut long = Vec::new();
+    walk(&crates, &mut long);
+    assert!(long.is_empty(), "files over 500 lines without tests: {long:?}");
+}

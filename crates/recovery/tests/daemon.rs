@@ -1,0 +1,224 @@
+//! The daemon's loop against the fake World, on a paused clock: what it does, and above all what it does not.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use recovery::cycle::Cycle;
+use recovery::decide::{Decision, HoldReason};
+use recovery::event::What;
+use recovery::model::{BrokerId, HostName, Outcome};
+use recovery::policy::Mode;
+use recovery::ports::{Clock, HealthSignal, Ledger};
+use recovery::status::Status;
+use recovery::testing::{BROKER, Crash, Fault, World};
+use tokio::sync::{oneshot, watch};
+
+/// A daemon that runs until it is dropped.
+struct Daemon {
+    status: watch::Receiver<Status>,
+    _stop: oneshot::Sender<()>,
+}
+
+fn start(world: &World, mode: Mode) -> Daemon {
+    let policy = recovery::policy::Policy { mode, ..World::policy() };
+    let (cycle, status) = Cycle::new(World::topology(), policy, world.ports());
+    let ledger = recovery::drivers::health_signal::ledger::LedgerSignal::new(
+        Arc::new(world.clone()),
+        [(BROKER, HostName::from("kafka-1"))].into(),
+    );
+    let signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(world.clone()), Arc::new(ledger)];
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(cycle.run(signals, async move {
+        let _ = stopped.await;
+    }));
+    Daemon { status, _stop: stop }
+}
+
+impl Daemon {
+    fn decision(&self) -> Option<Decision> {
+        self.status.borrow().brokers.first().and_then(|b| b.decision.clone())
+    }
+}
+
+async fn outcome(world: &World) -> Option<Outcome> {
+    world.latest(BROKER).await.ok()??.outcome().cloned()
+}
+
+/// Lets simulated time pass.
+async fn pass(world: &World, seconds: u64) {
+    world.sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_host_is_recovered_without_being_asked() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    world.kill();
+    pass(&world, 15).await;
+    let Some(Outcome::Recovered { time_to_isr, .. }) = outcome(&world).await else {
+        panic!("{:?}", world.truth().events)
+    };
+    assert!(time_to_isr < Duration::from_secs(8), "{time_to_isr:?}");
+    assert!(world.truth().violations.is_empty(), "{:?}", world.truth().violations);
+    assert_eq!(world.truth().starts, 1);
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    pass(&world, 600).await;
+    assert_eq!(world.all(BROKER).await.expect("up").len(), 1, "one fault, one takeover");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_happens_to_a_healthy_broker_whatever_becomes_of_our_own_parts() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.truth().ledger_down = true;
+    pass(&world, 60).await;
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    world.truth().ledger_down = false;
+    world.truth().cut_off = true;
+    pass(&world, 60).await;
+    world.truth().cut_off = false;
+    pass(&world, 10).await;
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    assert!(world.all(BROKER).await.expect("up").is_empty());
+    assert!(world.truth().fenced.is_empty());
+}
+
+/// Every case in which a broker looks dead and must not be taken over, with the reason it must give.
+#[tokio::test(start_paused = true)]
+async fn a_dead_looking_broker_is_held_with_its_reason() {
+    type Case = (&'static str, Mode, fn(&World));
+    let cases: &[Case] = &[
+        ("isolated", Mode::Auto, |w| w.truth().cut_off = true),
+        ("out_of_reach", Mode::Auto, |w| w.truth().broker_unreachable = true),
+        ("mass_failure", Mode::Auto, |w| {
+            w.truth().others_dead.insert(BrokerId(2));
+            w.kill();
+        }),
+        ("ledger_unreachable", Mode::Auto, |w| {
+            w.truth().ledger_down = true;
+            w.kill();
+        }),
+        ("stopped_cleanly", Mode::Auto, |w| {
+            let now = w.now().mono;
+            w.truth().unregistered_at = Some(now);
+            w.kill();
+        }),
+        ("observing", Mode::Observe, World::kill),
+        ("awaiting_approval", Mode::Approve, World::kill),
+    ];
+    for (reason, mode, fault) in cases {
+        let world = World::new();
+        let daemon = start(&world, *mode);
+        pass(&world, 5).await;
+        fault(&world);
+        pass(&world, 30).await;
+        let Some(Decision::Hold { reasons }) = daemon.decision() else {
+            panic!("{reason}: {:?}", daemon.decision())
+        };
+        let labels: Vec<_> = reasons.iter().map(HoldReason::label).collect();
+        assert!(labels.contains(reason), "expected {reason}, got {labels:?}");
+        assert!(world.truth().fenced.is_empty(), "{reason}: fenced all the same");
+        assert_eq!(world.truth().starts, 0, "{reason}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_shorter_than_the_limit_is_no_reason_to_act() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.truth().broker_unreachable = true;
+    world.sleep(Duration::from_millis(1500)).await;
+    assert_eq!(daemon.decision().map(|d| d.label()), Some("suspect"));
+    world.truth().broker_unreachable = false;
+    pass(&world, 5).await;
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    assert!(world.all(BROKER).await.expect("up").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_takeover_is_escalated_and_not_repeated() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.truth().faults.insert("prove", Fault::Unconfirmed);
+    world.kill();
+    pass(&world, 300).await;
+    assert!(matches!(daemon.decision(), Some(Decision::Escalate { .. })), "{:?}", daemon.decision());
+    assert!(matches!(outcome(&world).await, Some(Outcome::Stuck { .. })));
+    assert_eq!(world.all(BROKER).await.expect("up").len(), 1, "tried once");
+    assert_eq!(world.truth().starts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_takeover_is_not_repeated_by_the_same_host() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.truth().faults.insert("verify_log_dirs", Fault::Refuse);
+    world.kill();
+    pass(&world, 300).await;
+    assert!(matches!(daemon.decision(), Some(Decision::Escalate { .. })), "{:?}", daemon.decision());
+    assert!(matches!(outcome(&world).await, Some(Outcome::Abandoned { .. })));
+    assert_eq!(world.all(BROKER).await.expect("up").len(), 1, "tried once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_daemon_finishes_what_it_left() {
+    for n in [2, 6, 12, 15] {
+        let world = World::new();
+        let daemon = start(&world, Mode::Auto);
+        pass(&world, 5).await;
+        world.truth().crash = Some(Crash::After(n));
+        world.kill();
+        pass(&world, 4).await;
+        drop(daemon);
+        let _again = start(&world, Mode::Auto);
+        pass(&world, 30).await;
+        let end = outcome(&world).await;
+        assert!(matches!(end, Some(Outcome::Recovered { .. })), "after write {n}: {end:?}");
+        assert_eq!(world.truth().starts, 1, "after write {n}");
+        assert!(world.truth().violations.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_withdrawn_if_the_broker_came_back_before_anything_was_touched() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    // Dies right after the claim is durable; the broker was only out of reach.
+    world.truth().crash = Some(Crash::After(1));
+    world.kill();
+    pass(&world, 3).await;
+    drop(daemon);
+    world.truth().died_at = None;
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 10).await;
+    let end = outcome(&world).await;
+    assert!(matches!(end, Some(Outcome::Withdrawn { .. })), "{end:?} {:?}", world.truth().events);
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    assert!(world.truth().fenced.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_are_kept_in_the_ledger_with_their_evidence() {
+    let world = World::new();
+    let _daemon = start(&world, Mode::Observe);
+    pass(&world, 5).await;
+    world.kill();
+    pass(&world, 30).await;
+    let kept = world.remembered(BROKER).await.expect("up");
+    let hold = kept.iter().find_map(|event| match &event.what {
+        What::Decided { decision: Decision::Hold { reasons }, evidence } => Some((reasons, evidence)),
+        _ => None,
+    });
+    let (reasons, evidence) = hold.expect("the hold was kept");
+    assert_eq!(*reasons, vec![HoldReason::Observing]);
+    assert!(evidence.iter().any(|line| line.contains("cannot be reached")), "{evidence:?}");
+}

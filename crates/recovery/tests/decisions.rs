@@ -1,0 +1,88 @@
+//! Decisions on pictures drawn by hand: several brokers on one host, and time in which nobody looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use recovery::decide::{Decision, HoldReason, decide};
+use recovery::model::{
+    Broker, BrokerId, Evidence, Fact, LedgerReading, LedgerStanding, Moment, Now, ProbeOutcome, QuorumView,
+    Topology,
+};
+use recovery::observe::{Board, Observation, observe};
+use recovery::testing::{BROKER, World};
+
+const ALL: [i32; 5] = [1, 2, 3, 4, 5];
+const OTHER: BrokerId = BrokerId(2);
+
+/// Brokers 1 and 2 are guarded, and kafka-1 owns both.
+fn topology() -> Topology {
+    let mut topology = World::topology();
+    let second = Broker { id: OTHER, ..topology.brokers[&BROKER].clone() };
+    topology.brokers.insert(OTHER, second);
+    topology.known = ALL.map(BrokerId).into_iter().collect();
+    topology
+}
+
+fn seconds(seconds: u64) -> Moment {
+    Moment(Duration::from_secs(seconds))
+}
+
+/// Everything was well until second 100; from then on `down` come out as given, and are looked at until `until`.
+fn board(down: &BTreeMap<BrokerId, ProbeOutcome>, until: u64) -> Board {
+    let mut board = Board::default();
+    for now in 90..=until {
+        let at = seconds(now);
+        let mut record = |fact| board.record(Evidence { signal: "test", at, fact });
+        for broker in ALL.map(BrokerId) {
+            let outcome = down.get(&broker).filter(|_| now >= 100).cloned().unwrap_or(ProbeOutcome::Answered);
+            record(Fact::Probe { broker, outcome });
+        }
+        let endpoint = World::topology().brokers[&BROKER].listener.clone();
+        record(Fact::Listed {
+            brokers: ALL.map(|id| (BrokerId(id), endpoint.clone())).into_iter().collect(),
+        });
+        let silence = |id: BrokerId| match down.contains_key(&id) && now >= 100 {
+            true => Duration::from_secs(now - 100),
+            false => Duration::ZERO,
+        };
+        let silence = ALL.map(BrokerId).into_iter().map(|id| (id, silence(id))).collect();
+        record(Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence }));
+        let standing = LedgerStanding::untouched("kafka-1".into());
+        let brokers = [(BROKER, standing.clone()), (OTHER, standing)].into();
+        record(Fact::Ledger(LedgerReading { brokers, ..LedgerReading::default() }));
+    }
+    board
+}
+
+fn seen(board: &Board, at: u64) -> Observation {
+    let now = Now { mono: seconds(at), wall: Timestamp::UNIX_EPOCH };
+    let known: BTreeSet<BrokerId> = topology().known;
+    observe(board, &known, World::policy().stale_after, now)
+}
+
+#[test]
+fn a_host_that_carries_a_healthy_broker_is_not_fenced_for_the_other() {
+    let board = board(&[(BROKER, ProbeOutcome::Refused)].into(), 200);
+    let decision = decide(BROKER, &seen(&board, 200), &topology(), &World::policy());
+    let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
+    assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
+}
+
+#[test]
+fn two_brokers_of_one_dead_host_are_one_failure() {
+    let down = [(BROKER, ProbeOutcome::Unreachable), (OTHER, ProbeOutcome::Unreachable)].into();
+    let board = board(&down, 104);
+    for broker in [BROKER, OTHER] {
+        let decision = decide(broker, &seen(&board, 104), &topology(), &World::policy());
+        assert!(matches!(decision, Decision::TakeOver(_)), "{decision:?}");
+    }
+}
+
+#[test]
+fn time_in_which_nobody_looked_proves_nothing() {
+    // One failed probe, and then this agent stood still for two and a half seconds.
+    let board = board(&[(BROKER, ProbeOutcome::Unreachable)].into(), 100);
+    let decision = decide(BROKER, &seen(&board, 102), &topology(), &World::policy());
+    assert!(matches!(decision, Decision::Suspect { .. }), "{decision:?}");
+}

@@ -1,0 +1,297 @@
+//! Failure at each step, a crash at each write, and the promises that must hold through all of them.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
+
+use std::time::Duration;
+
+use recovery::journal::{Entry, EpochJournal};
+use recovery::model::{Cause, HostName, LedgerStanding, Outcome};
+use recovery::observe::{Board, observe};
+use recovery::plan::{Plan, Step, plan};
+use recovery::ports::{Clock, HealthSignal, Ledger};
+use recovery::takeover::{TakeoverError, resume, take_over};
+use recovery::testing::{BROKER, Crash, Fault, World};
+
+const HERE: &str = "standby-1";
+
+/// The plan the standby makes three seconds after the broker's host died.
+async fn dead_broker(world: &World) -> Plan {
+    let mut board = Board::default();
+    for evidence in world.look(world).await {
+        board.record(evidence);
+    }
+    world.kill();
+    for _ in 0..12 {
+        world.sleep(Duration::from_millis(250)).await;
+        for evidence in world.look(world).await {
+            board.record(evidence);
+        }
+    }
+    let topology = World::topology();
+    let seen = observe(&board, &topology.known, World::policy().stale_after, world.now());
+    let standing = standing(world).await;
+    let (takeover, objections) =
+        recovery::decide::decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
+    assert_eq!(objections, Vec::<String>::new());
+    plan(&takeover, standing.epoch.next(), &topology, &seen).expect("the broker is configured")
+}
+
+async fn journal(world: &World) -> EpochJournal {
+    world.latest(BROKER).await.expect("the ledger is up").expect("there was a claim")
+}
+
+async fn standing(world: &World) -> LedgerStanding {
+    LedgerStanding::after(&"kafka-1".into(), &world.all(BROKER).await.expect("the ledger is up"))
+}
+
+fn promises_hold(world: &World, what: &str) {
+    let truth = world.truth();
+    assert!(truth.violations.is_empty(), "{what}: {:?}", truth.violations);
+    assert!(truth.unregister_sent <= 1, "{what}: UnregisterBroker was sent {} times", truth.unregister_sent);
+    assert!(truth.starts <= 1, "{what}: Kafka was started {} times", truth.starts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_recovers_the_broker_and_measures_it_from_the_fault() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    let died = world.truth().died_at.expect("killed");
+    let outcome =
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    let Outcome::Recovered { time_to_isr, remarks } = outcome else { panic!("{outcome:?}") };
+    assert!(remarks.is_empty(), "{remarks:?}");
+    let truth_took = world.now().mono.since(died);
+    let error = time_to_isr.abs_diff(truth_took);
+    assert!(error <= Duration::from_millis(600), "measured {time_to_isr:?}, was {truth_took:?}");
+    promises_hold(&world, "straight run");
+    assert_eq!(world.truth().unregister_sent, 1);
+    assert_eq!(standing(&world).await.owner, HostName::from(HERE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_step_that_fails_ends_as_its_row_says() {
+    // Step, fault, expected end.
+    let table: &[(&'static str, Fault, &str)] = &[
+        ("fence", Fault::Refuse, "stuck"),
+        ("fence", Fault::Unconfirmed, "stuck"),
+        ("prove", Fault::Refuse, "stuck"),
+        ("prove", Fault::Unconfirmed, "stuck"),
+        ("move_address", Fault::Refuse, "abandoned"),
+        ("attach_storage", Fault::Refuse, "abandoned"),
+        ("attach_storage", Fault::Unconfirmed, "abandoned"),
+        ("render_config", Fault::Refuse, "abandoned"),
+        ("verify_log_dirs", Fault::Refuse, "abandoned"),
+        ("unregister", Fault::Unconfirmed, "recovered"),
+        ("start_broker", Fault::Refuse, "stuck"),
+        ("start_broker", Fault::Unconfirmed, "stuck"),
+        ("state", Fault::Refuse, "stuck"),
+        ("elect_preferred", Fault::Refuse, "recovered"),
+    ];
+    for (step, fault, end) in table {
+        let what = format!("{step} {fault:?}");
+        let world = World::new();
+        let plan = dead_broker(&world).await;
+        world.truth().faults.insert(step, *fault);
+        let outcome =
+            take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+        assert_eq!(outcome.label(), *end, "{what}: {outcome:?}");
+        promises_hold(&world, &what);
+        let truth = world.truth();
+        match outcome {
+            Outcome::Abandoned { kept, .. } => {
+                assert!(!truth.address_here && !truth.storage_here, "{what}: something was left here");
+                assert!(truth.fenced.contains(&"kafka-1".into()), "{what}: the fence was lifted");
+                assert!(kept.iter().any(|k| k.contains("fence")), "{what}: {kept:?}");
+                assert_eq!(truth.starts, 0, "{what}");
+            }
+            Outcome::Stuck { at, .. } if at == "fence" || at == "prove" => {
+                assert_eq!(truth.starts, 0, "{what}: started without a proof");
+                assert!(!truth.address_here, "{what}: the address moved without a proof");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undo_that_fails_is_said_and_the_other_undos_go_on() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    world
+        .truth()
+        .faults
+        .extend([("verify_log_dirs", Fault::Refuse), ("undo attach_storage", Fault::Unconfirmed)]);
+    let outcome =
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    let Outcome::Abandoned { kept, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(kept.iter().any(|k| k.contains("undo of attach_storage failed")), "{kept:?}");
+    assert!(!world.truth().address_here);
+}
+
+/// Runs with the agent dying at one write, restarting it as often as it takes.
+async fn crash_and_resume(crash: Crash, faults: &[(&'static str, Fault)]) -> (World, Outcome) {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    world.truth().faults.extend(faults.iter().copied());
+    world.truth().crash = Some(crash);
+    let mut result = take_over(&world.ports(), plan.clone(), Cause::Automatic, None, None).await;
+    for _ in 0..3 {
+        result = match result {
+            Ok(outcome) => return (world, outcome),
+            // The claim itself did not get through, or nobody knows whether it did.
+            Err(TakeoverError::NotClaimed(..)) if world.all(BROKER).await.is_ok_and(|all| all.is_empty()) => {
+                take_over(&world.ports(), plan.clone(), Cause::Automatic, None, None).await
+            }
+            Err(_) => match resume(&world.ports(), &HERE.into(), BROKER, None).await {
+                // It died after writing the end.
+                Err(TakeoverError::NothingToResume(_)) => {
+                    let journal = journal(&world).await;
+                    let Some(Entry::Ended { outcome }) = journal.records.last().map(|r| r.entry.clone())
+                    else {
+                        panic!("{crash:?}: neither open nor ended");
+                    };
+                    Ok(outcome)
+                }
+                other => other,
+            },
+        };
+    }
+    (world, result.expect("three restarts are enough for one crash"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_and_a_resume_end_like_no_crash() {
+    let (world, _) = crash_and_resume(Crash::After(usize::MAX), &[]).await;
+    let writes = world.truth().writes;
+    assert!(writes > 15, "a takeover writes before and after every step, not {writes} times");
+    for n in 1..=writes {
+        for crash in [Crash::Before(n), Crash::After(n)] {
+            let (world, outcome) = crash_and_resume(crash, &[]).await;
+            assert_eq!(outcome.label(), "recovered", "{crash:?}: {outcome:?}");
+            promises_hold(&world, &format!("{crash:?}"));
+            assert_eq!(world.truth().starts, 1, "{crash:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_of_an_abandoned_takeover_ends_abandoned_too() {
+    let faults = [("verify_log_dirs", Fault::Refuse)];
+    let (world, _) = crash_and_resume(Crash::After(usize::MAX), &faults).await;
+    let writes = world.truth().writes;
+    for n in 1..=writes {
+        for crash in [Crash::Before(n), Crash::After(n)] {
+            let (world, outcome) = crash_and_resume(crash, &faults).await;
+            assert_eq!(outcome.label(), "abandoned", "{crash:?}: {outcome:?}");
+            let truth = world.truth();
+            assert!(!truth.address_here && !truth.storage_here, "{crash:?}: something was left here");
+            assert_eq!(truth.starts, 0, "{crash:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proof_does_not_outlive_a_crash() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    let prove = plan.steps().position(|(_, step)| matches!(step, Step::Prove { .. })).expect("planned");
+    // Claim, fence started and done, prove started and done: dies right after the proof is written.
+    world.truth().crash = Some(Crash::After(5));
+    take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
+    let done = journal(&world).await.records;
+    assert!(matches!(done.last().map(|r| &r.entry), Some(Entry::Done { step, .. }) if *step == prove));
+    // Meanwhile somebody switches the old host on again.
+    world.truth().fenced.clear();
+    let outcome = resume(&world.ports(), &HERE.into(), BROKER, None).await.expect("runs to an end");
+    assert!(matches!(&outcome, Outcome::Stuck { at, .. } if at == "prove"), "{outcome:?}");
+    assert_eq!(world.truth().starts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kafka_that_may_run_is_not_forgotten_when_the_next_run_gets_stuck_earlier() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    // Dies after Kafka's start and before the result is written.
+    world.truth().crash = Some(Crash::Before(15));
+    take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
+    assert_eq!(world.truth().starts, 1);
+    world.truth().faults.insert("prove", Fault::Unconfirmed);
+    let outcome = resume(&world.ports(), &HERE.into(), BROKER, None).await.expect("runs to an end");
+    assert!(matches!(&outcome, Outcome::Stuck { at, .. } if at == "prove"), "{outcome:?}");
+    assert_eq!(standing(&world).await.owner, HostName::from(HERE), "whoever fences next must fence us");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_run_has_prepared_is_undone_though_it_was_not_repeated() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    world.truth().faults.insert("attach_storage", Fault::Refuse);
+    // Claim, fence, proof (5 writes), three intents, the address: dies with the address moved.
+    world.truth().crash = Some(Crash::Before(7));
+    take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
+    world.truth().faults.insert("move_address", Fault::Refuse);
+    let outcome = resume(&world.ports(), &HERE.into(), BROKER, None).await.expect("runs to an end");
+    assert_eq!(outcome.label(), "abandoned", "{outcome:?}");
+    assert!(!world.truth().address_here, "the address was left behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_superseded_run_stops_and_undoes_nothing() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    world.truth().faults.insert("verify_log_dirs", Fault::Supersede);
+    let error = take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("superseded");
+    assert!(matches!(error, TakeoverError::Unfinished(..)), "{error:?}");
+    let truth = world.truth();
+    assert!(truth.address_here && truth.storage_here, "somebody newer is at work: nothing is undone");
+    assert_eq!(truth.starts, 0);
+}
+
+/// A Kafka that ended by itself on its new host, and the plan to start it there again.
+async fn ended_by_itself() -> (World, Plan) {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    // Dies once it waits for the ISR.
+    world.truth().crash = Some(Crash::After(16));
+    take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
+    world.truth().exited = true;
+    let outcome = resume(&world.ports(), &HERE.into(), BROKER, None).await.expect("runs to an end");
+    assert!(matches!(&outcome, Outcome::Stuck { at, .. } if at == "await_isr"), "{outcome:?}");
+    let again = dead_broker(&world).await;
+    (world, again)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_of_a_restart_in_place_ends_like_no_crash() {
+    let (world, plan) = ended_by_itself().await;
+    let before = world.truth().writes;
+    take_over(&world.ports(), plan, Cause::Manual, None, None).await.expect("runs to an end");
+    let after = world.truth().writes;
+    // The claim aside: a claim that nobody knows of is simply made again.
+    for n in before + 2..=after {
+        for crash in [Crash::Before(n), Crash::After(n)] {
+            let (world, plan) = ended_by_itself().await;
+            world.truth().crash = Some(crash);
+            take_over(&world.ports(), plan, Cause::Manual, None, None).await.expect_err("it died");
+            match resume(&world.ports(), &HERE.into(), BROKER, None).await {
+                Ok(outcome) => assert_eq!(outcome.label(), "recovered", "{crash:?}: {outcome:?}"),
+                Err(error) => {
+                    let all_written = n == after && crash == Crash::After(n);
+                    assert!(all_written && matches!(error, TakeoverError::NothingToResume(_)), "{error:?}");
+                }
+            }
+            assert_eq!(world.truth().starts, 2, "{crash:?}: once by the takeover, once by the restart");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_ends_by_itself_is_stuck_and_can_be_started_again_without_a_fence() {
+    let (world, again) = ended_by_itself().await;
+    assert_eq!(again.from, HostName::from(HERE), "the ledger says who may have written");
+    assert!(!again.steps().any(|(_, step)| matches!(step, Step::Fence { .. })), "nobody fences himself");
+    let outcome = take_over(&world.ports(), again, Cause::Manual, None, None).await.expect("runs to an end");
+    assert_eq!(outcome.label(), "recovered", "{outcome:?}");
+    assert_eq!(world.truth().starts, 2);
+    assert!(world.truth().violations.is_empty());
+}

@@ -1,0 +1,135 @@
+//! Where a broker stands after its epochs: who owns it, and who may be writing.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use recovery::drivers::ledger::contract::{claim, done, started};
+use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::model::{BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Outcome, Succession};
+
+/// The contract's plan has two steps: to render the configuration, and to start Kafka.
+const START: usize = 1;
+
+fn journal(claim: Claim, entries: &[Entry]) -> EpochJournal {
+    let first = [Entry::Claimed { claim: Box::new(claim.clone()) }];
+    let records = (0..).zip(first.iter().chain(entries)).map(|(seq, entry)| Record {
+        seq,
+        at: claim.at,
+        by: claim.by.clone(),
+        entry: entry.clone(),
+    });
+    let (broker, epoch) = (BrokerId(1), claim.plan.epoch);
+    EpochJournal { broker, epoch, records: records.collect(), claim }
+}
+
+fn ended(outcome: Outcome) -> Entry {
+    Entry::Ended { outcome }
+}
+
+fn recovered() -> Entry {
+    ended(Outcome::Recovered { time_to_isr: Duration::from_secs(7), remarks: Vec::new() })
+}
+
+fn abandoned() -> Entry {
+    ended(Outcome::Abandoned { at: "render_config".to_owned(), why: "w".to_owned(), kept: Vec::new() })
+}
+
+fn after(journals: &[EpochJournal]) -> LedgerStanding {
+    LedgerStanding::after(&"home".into(), journals)
+}
+
+fn hosts<const N: usize>(names: [&str; N]) -> BTreeSet<HostName> {
+    names.map(HostName::from).into()
+}
+
+#[test]
+fn before_the_first_epoch_its_home_owns_it() {
+    let standing = after(&[]);
+    assert_eq!(
+        (standing.epoch, standing.owner, standing.writers),
+        (Epoch(0), "home".into(), hosts(["home"]))
+    );
+}
+
+#[test]
+fn an_open_claimant_may_write_and_owns_nothing_before_the_start() {
+    let standing = after(&[journal(claim(1, 1, "a"), &[started(0), done(0, 1)])]);
+    assert_eq!(standing.owner, "home".into());
+    assert_eq!(standing.writers, hosts(["a", "home"]));
+    assert_eq!(standing.records, 3);
+    let open = EpochState::Open { by: "a".into(), touched: true, cause: Cause::Automatic };
+    assert_eq!(standing.state, Some(open));
+}
+
+#[test]
+fn whoever_begins_the_start_owns_it_alone() {
+    let steps = [started(0), done(0, 1), started(START)];
+    assert_eq!(after(&[journal(claim(1, 1, "a"), &steps)]).writers, hosts(["a"]));
+    // Even if somebody else's claim is abandoned after that.
+    let second = Claim { succeeds: Some(Succession { epoch: Epoch(1), records: 4 }), ..claim(1, 2, "b") };
+    let standing = after(&[journal(claim(1, 1, "a"), &steps), journal(second, &[abandoned()])]);
+    assert_eq!((standing.owner, standing.writers), ("a".into(), hosts(["a"])));
+}
+
+#[test]
+fn a_claimant_that_was_succeeded_stays_a_writer_until_somebody_starts() {
+    let second = Claim { succeeds: Some(Succession { epoch: Epoch(1), records: 1 }), ..claim(1, 2, "b") };
+    let silent = journal(claim(1, 1, "a"), &[]);
+    let standing = after(&[silent.clone(), journal(second.clone(), &[abandoned()])]);
+    assert_eq!(standing.writers, hosts(["a", "home"]), "b has ended its own work");
+    let standing = after(&[silent, journal(second, &[started(0), done(0, 1), started(START)])]);
+    assert_eq!((standing.owner, standing.writers), ("b".into(), hosts(["b"])));
+}
+
+#[test]
+fn what_a_claimant_adds_after_it_was_succeeded_is_void() {
+    let second = Claim { succeeds: Some(Succession { epoch: Epoch(1), records: 3 }), ..claim(1, 2, "b") };
+    let raced = journal(claim(1, 1, "a"), &[started(0), done(0, 1), started(START), recovered()]);
+    let standing = after(&[raced, journal(second, &[abandoned()])]);
+    assert_eq!(standing.owner, "home".into());
+    assert_eq!(standing.writers, hosts(["a", "home"]));
+    assert_eq!(standing.attempts[0].ended, None);
+}
+
+#[test]
+fn the_owner_is_not_what_a_plan_took_for_it() {
+    // The plan of the contract says `kafka-1`: it was made before anybody owned it, and is older than the claim.
+    let first =
+        journal(claim(1, 1, "a"), &[started(0), done(0, 1), started(START), done(START, 1), recovered()]);
+    let standing = after(&[first, journal(claim(1, 2, "b"), &[abandoned()])]);
+    assert_eq!((standing.owner, standing.writers), ("a".into(), hosts(["a"])));
+    assert_eq!(
+        standing.attempts.iter().filter_map(|a| a.ended.as_deref()).collect::<Vec<_>>(),
+        ["recovered", "abandoned"]
+    );
+}
+
+#[test]
+fn a_successor_must_have_seen_the_newest_picture_even_of_an_end() {
+    let seen = Claim { succeeds: Some(Succession { epoch: Epoch(1), records: 2 }), ..claim(1, 2, "b") };
+    let open = journal(claim(1, 1, "a"), &[started(0)]);
+    assert!(open.may_be_followed_by(&seen));
+    assert!(!open.may_be_followed_by(&claim(1, 2, "b")), "it is open");
+    let recovered = journal(claim(1, 1, "a"), &[started(0), recovered()]);
+    assert!(!recovered.may_be_followed_by(&seen), "it would fence a host that is well");
+    assert!(recovered.may_be_followed_by(&claim(1, 2, "b")));
+}
+
+#[test]
+fn those_who_gave_up_are_counted_since_the_last_recovery_and_the_last_ack() {
+    let planned = Claim { cause: Cause::Planned, ..claim(1, 3, "c") };
+    let all = [
+        journal(claim(1, 1, "a"), &[abandoned()]),
+        journal(claim(1, 2, "b"), &[abandoned()]),
+        journal(planned, &[abandoned()]),
+    ];
+    let standing = after(&all);
+    let gave_up = |after| standing.gave_up(after).into_iter().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(gave_up(None), hosts(["a", "b"]), "a switchover that came to nothing does not count");
+    assert_eq!(gave_up(Some(standing.attempts[0].at)), hosts([]));
+    let steps = [started(0), done(0, 1), started(START), done(START, 1), recovered()];
+    let standing = after(&[all[0].clone(), journal(claim(1, 2, "b"), &steps)]);
+    assert!(standing.gave_up(None).is_empty());
+}

@@ -1,0 +1,191 @@
+//! From a seed to a scenario. Weights say what is common; everything may meet everything.
+
+use crate::rng::Rng;
+use crate::scenario::{Bug, Device, Fault, FenceKind, Frozen, LedgerFault, Ms, Node, Scenario, Timed, Write};
+
+/// Before this, agents learn what a healthy cluster looks like.
+const QUIET: Ms = 5_000;
+
+/// Writes of a whole takeover, and some.
+const WRITES: u64 = 24;
+
+/// Acts of a whole takeover, and some.
+const ACTS: u64 = 9;
+
+/// A claimant that stands still in the middle of an act ends that act when it carries on. Denying it the storage does not
+/// keep it from taking an address or from sending a request to the controllers: only switching it off does. So hosts
+/// that are made to stand still have a fence that does.
+const STANDS_STILL_IS_SWITCHED_OFF: bool = true;
+
+/// An append that was given up and lands after its claimant has resumed makes a journal that nobody can carry on with.
+/// Until the ledger refuses such a write, no write lands late.
+const WRITES_LAND_LATE: bool = false;
+
+/// Makes the scenario of `seed`.
+#[must_use]
+pub fn scenario(seed: u64) -> Scenario {
+    let mut rng = Rng::stream(seed, "cluster");
+    let brokers = rng.weighted(&[(6, 3), (2, 4), (2, 5)], 3);
+    let standbys = rng.weighted(&[(3, 1), (5, 2), (2, 3)], 2);
+    let hosts = brokers + standbys;
+    let mut scenario = Scenario {
+        seed,
+        brokers,
+        standbys,
+        home_agents: rng.percent(40),
+        max_brokers: if rng.percent(70) { 1 } else { 2 },
+        approve: rng.percent(5),
+        fences: (0..hosts)
+            .map(|_| if rng.percent(60) { FenceKind::Power } else { FenceKind::Storage })
+            .collect(),
+        drift: Vec::new(),
+        events: Vec::new(),
+        bug: None,
+    };
+    let mut clocks = Rng::stream(seed, "clocks");
+    scenario.drift = (0..hosts).map(|_| clocks.between(0, 101) as i64 - 50).collect();
+    let mut rng = Rng::stream(seed, "faults");
+    if rng.percent(3) {
+        return scenario; // nothing goes wrong, and nothing may be done
+    }
+    let begin = QUIET + rng.between(0, 1_000);
+    let first = trigger(&mut rng, &scenario, begin);
+    scenario.events.push(first);
+    for _ in 0..rng.weighted(&[(20, 0_u64), (30, 1), (25, 2), (15, 3), (10, 5)], 1) {
+        let near = begin + rng.between(0, 12_000);
+        let at = near.saturating_sub(1_500);
+        let another =
+            if rng.percent(12) { trigger(&mut rng, &scenario, at) } else { trouble(&mut rng, &scenario, at) };
+        scenario.events.push(another);
+    }
+    if rng.percent(35) {
+        complicate(&mut rng, &mut scenario, begin);
+    }
+    scenario.events.sort_by_key(|event| event.at);
+    if STANDS_STILL_IS_SWITCHED_OFF {
+        for event in &scenario.events {
+            if let Fault::Freezes(host, _) | Fault::FreezesAtAct(host, ..) = event.what {
+                scenario.fences[host] = FenceKind::Power;
+            }
+        }
+    }
+    scenario
+}
+
+/// The scenario of `seed` with a bug planted, such that it can show.
+#[must_use]
+pub fn planted(seed: u64, bug: Bug) -> Scenario {
+    let mut scenario = Scenario { bug: Some(bug), ..scenario(seed) };
+    if bug == Bug::OldEpochWrites {
+        // Whoever is switched off writes nothing any more.
+        scenario.fences = vec![FenceKind::Storage; scenario.hosts()];
+    }
+    scenario
+}
+
+/// What makes a broker look dead, or asks for it to be moved.
+fn trigger(rng: &mut Rng, scenario: &Scenario, at: Ms) -> Timed {
+    let broker = rng.index(scenario.brokers);
+    let standby = scenario.brokers + rng.index(scenario.standbys);
+    let some = rng.between(500, 20_000);
+    let (what, lasts) = match rng.index(100) {
+        0..=37 => (Fault::HostDies(broker), 0),
+        38..=44 => (Fault::HostDies(broker), some),
+        45..=55 => (Fault::Freezes(broker, Frozen::Host), some),
+        56..=62 => (Fault::Isolated(broker), some),
+        63..=68 => (Fault::KafkaCrashes(broker), 0),
+        69..=73 => (Fault::KafkaHangs(broker), some * 2),
+        74..=78 => (Fault::KafkaFreezes(broker), some * 2),
+        79..=80 => (Fault::KafkaStops(broker), 0),
+        81..=84 => (Fault::StorageStalls(Some(broker)), some),
+        85..=88 => (Fault::Cut(Node::Host(standby), Node::Host(broker)), some),
+        89..=90 => (Fault::Cut(Node::Host(broker), Node::Controllers), some),
+        // Without an agent on the old host nobody answers, and the order comes to nothing after minutes.
+        91..=98 if !scenario.home_agents => (Fault::HostDies(broker), 0),
+        _ => (Fault::Switchover(broker, standby), 0),
+    };
+    Timed { at, lasts, what }
+}
+
+/// What goes wrong beside it.
+fn trouble(rng: &mut Rng, scenario: &Scenario, at: Ms) -> Timed {
+    let broker = rng.index(scenario.brokers);
+    let host = rng.index(scenario.hosts());
+    let standby = scenario.brokers + rng.index(scenario.standbys);
+    let one = if rng.percent(50) { Some(host) } else { None };
+    let short = rng.between(500, 8_000);
+    let long = rng.between(2_000, 25_000);
+    let frozen = if rng.percent(50) { Frozen::Host } else { Frozen::Agent };
+    let write = if rng.percent(50) { Write::Before } else { Write::After };
+    let (what, lasts) = match rng.index(100) {
+        0..=11 => (Fault::AgentCrashes(standby, rng.between(1, WRITES), write), 0),
+        12..=15 => (Fault::AgentKilled(host), 0),
+        16..=24 => (Fault::FreezesAtAct(standby, frozen, rng.between(1, ACTS), long), 0),
+        25..=30 => (Fault::Freezes(standby, frozen), long),
+        31..=44 => {
+            let kinds = [Device::Slow, Device::Mute, Device::Lies, Device::Refuses, Device::Unknown];
+            (Fault::FenceFails(broker, kinds[rng.index(kinds.len())]), long)
+        }
+        45..=58 => {
+            let kinds = [
+                (3, LedgerFault::Down),
+                (3, LedgerFault::Slow),
+                (3, LedgerFault::LostAcks),
+                (if WRITES_LAND_LATE { 2 } else { 0 }, LedgerFault::Late),
+                (2, LedgerFault::Stale),
+            ];
+            (Fault::LedgerFails(rng.weighted(&kinds, LedgerFault::Down), one), short)
+        }
+        59..=67 => {
+            let places = [Node::Controllers, Node::Ledger, Node::Devices, Node::Host(broker)];
+            let other = places[rng.index(places.len())];
+            let (from, to) = (Node::Host(host), other);
+            (if rng.percent(50) { Fault::Cut(from, to) } else { Fault::Cut(to, from) }, long)
+        }
+        68..=70 => (Fault::Isolated(host), long),
+        71..=74 => (Fault::StorageStalls(one), short),
+        75..=77 => (Fault::SlowRecovery(broker, long), 0),
+        78..=82 => (Fault::WallJumps(host, rng.between(0, 1_201) as i64 - 600), 0),
+        83..=85 => (Fault::ControllerMoves, 0),
+        86..=87 => (Fault::HostDies(standby), long),
+        88..=89 => (Fault::HostDies(standby), 0),
+        90..=91 => (Fault::KafkaCrashes(broker), 0),
+        92..=93 => (Fault::Pause(broker), 0),
+        94 => (Fault::Resume, 0),
+        95..=96 => (Fault::Ack, 0),
+        97 => (Fault::Approve(broker), 0),
+        _ => (Fault::Switchover(broker, host), 0),
+    };
+    Timed { at, lasts, what }
+}
+
+/// Two agents of which one stands still in the middle of an act long enough to be succeeded, and the like.
+fn complicate(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let standby = scenario.brokers + rng.index(scenario.standbys);
+    let frozen = if rng.percent(70) { Frozen::Host } else { Frozen::Agent };
+    let lasts = rng.between(15_000, 40_000);
+    let what = Fault::FreezesAtAct(standby, frozen, rng.between(1, ACTS), lasts);
+    scenario.events.push(Timed { at: begin, lasts: 0, what });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_makes_the_same_scenario_twice() {
+        for seed in 0..50 {
+            assert_eq!(scenario(seed).to_string(), scenario(seed).to_string());
+        }
+    }
+
+    #[test]
+    fn scenarios_name_only_hosts_that_are_there() {
+        for seed in 0..2_000 {
+            let scenario = scenario(seed);
+            let hosts = scenario.hosts();
+            let fits = |event: &Timed| event.what.highest_host().is_none_or(|host| host < hosts);
+            assert!(scenario.events.iter().all(fits), "{scenario}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What goes on without any agent: hosts boot, Kafka registers, recovers and serves, the controller counts sessions.
+
+use crate::scenario::{LedgerFault, Ms, Node};
+use crate::world::{Phase, Registration, State, self_name};
+
+/// Without a heartbeat for this long the controller fences a broker (Kafka's default).
+const SESSION: Ms = 9_000;
+/// From the registration to the unfencing, where the logs were closed well enough.
+const RECOVERY: Ms = 800;
+/// From the unfencing to the full ISR.
+const CATCH_UP: Ms = 700;
+
+impl State {
+    /// Lets what goes on by itself go on. Called often enough that nothing is noticed late.
+    pub(crate) fn step(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].boots_at.is_some_and(|at| self.now >= at) {
+                self.boot(host);
+            }
+        }
+        for broker in 0..self.brokers.len() {
+            for index in 0..self.brokers[broker].processes.len() {
+                self.run_process(broker, index);
+            }
+            self.drop_cut_off(broker);
+            self.control(broker);
+        }
+        self.check_writers();
+        self.track_health();
+    }
+
+    /// A host starts: Kafka's unit asks `guard`, and the agent is started with the system.
+    fn boot(&mut self, host: usize) {
+        self.say(|| format!("{} has booted", self_name(host)));
+        let setup = self.setup.clone();
+        let machine = &mut self.hosts[host];
+        machine.boots_at = None;
+        machine.on = true;
+        machine.agent_starts_at = (setup.home_agents || host >= setup.brokers).then_some(self.now + 500);
+        if host < self.brokers.len() && self.guard(host, host) {
+            self.brokers[host].address = Some(host);
+            self.brokers[host].attached.insert(host);
+            self.start_process(host, host, 0);
+        }
+    }
+
+    /// What `understudy guard` says: Kafka may start only for the owner, while nobody else is at it.
+    fn guard(&self, broker: usize, host: usize) -> bool {
+        let reads =
+            self.reaches(Node::Host(host), Node::Ledger) && !self.ledger_fails(LedgerFault::Down, host);
+        reads && self.book.owner_alone(broker, &self.name(broker)) == Some(self.name(host))
+    }
+
+    pub(crate) fn ledger_fails(&self, kind: LedgerFault, host: usize) -> bool {
+        let mut faults = self.ledger_faults.iter();
+        faults.any(|(k, whom, until)| *k == kind && whom.is_none_or(|h| h == host) && self.now < *until)
+    }
+
+    fn run_process(&mut self, broker: usize, index: usize) {
+        let mut process = self.brokers[broker].processes[index].clone();
+        if !self.works(&process) || self.stalled(process.host) && process.phase != Phase::Serves {
+            return;
+        }
+        let heard = self.reaches(Node::Host(process.host), Node::Controllers);
+        let due = self.now >= process.until;
+        let now = self.now;
+        let recovery = RECOVERY + self.brokers[broker].slow_recovery;
+        let reg = &mut self.brokers[broker].registration;
+        match process.phase {
+            Phase::Boots if due => process.phase = Phase::Registers,
+            Phase::Registers if heard => {
+                let free = reg.is_none_or(|r| r.unfenced_at.is_none() || r.process == process.id);
+                if free {
+                    *reg = Some(Registration { process: process.id, heard: now, unfenced_at: None });
+                    process.phase = Phase::Recovers;
+                    process.until = now + recovery;
+                }
+            }
+            Phase::Recovers if due => process.phase = Phase::Serves,
+            _ => {}
+        }
+        let ours = reg.as_mut().filter(|r| r.process == process.id && heard);
+        if let Some(reg) = ours {
+            reg.heard = now;
+            if process.phase == Phase::Serves {
+                reg.unfenced_at.get_or_insert(now);
+            }
+        }
+        self.brokers[broker].processes[index] = process;
+    }
+
+    /// A process that has lost its log dirs ends.
+    fn drop_cut_off(&mut self, broker: usize) {
+        let lost = self.brokers[broker].processes.iter().filter(|p| {
+            self.works(p) && (self.hosts[p.host].denied || !self.brokers[broker].attached.contains(&p.host))
+        });
+        for host in lost.map(|p| p.host).collect::<Vec<_>>() {
+            self.say(|| {
+                format!(
+                    "Kafka of broker {} on {} has lost its log dirs and ends",
+                    broker + 1,
+                    self_name(host)
+                )
+            });
+            self.end_process(broker, host, true);
+        }
+    }
+
+    /// The controller's part.
+    fn control(&mut self, broker: usize) {
+        let (now, since) = (self.now, self.leader_since);
+        let lists = (0..self.brokers.len())
+            .filter(|b| self.brokers[*b].registration.is_some_and(|r| r.unfenced_at.is_some()));
+        let lists = lists.fold(0_u32, |all, b| all | 1 << b);
+        let state = &mut self.brokers[broker];
+        if let Some(reg) = &mut state.registration {
+            if now.saturating_sub(reg.heard.max(since)) > SESSION {
+                reg.unfenced_at = None;
+            }
+            state.in_isr = reg.unfenced_at.is_some_and(|at| at == 0 || now >= at + CATCH_UP);
+            if reg.heard == now {
+                state.lists = lists;
+            }
+        } else {
+            state.in_isr = false;
+        }
+    }
+}

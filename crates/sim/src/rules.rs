@@ -1,0 +1,127 @@
+//! The promises, held against the world's own truth at the moment of every act. What agents believe is not asked.
+
+use recovery::journal::Claim;
+use recovery::model::{Cause, Epoch, Instruction};
+use recovery::plan::Step;
+use recovery::ports::Proof;
+
+use crate::agent::{Agent, index};
+use crate::ledger::fence_is_proven;
+use crate::scenario::Ms;
+use crate::world::State;
+
+/// A broker that has been well for this long, from where the agent looks, is healthy to it: evidence counts for 3 s,
+/// a probe is made every half second, and clocks may be 5 % off.
+const WELL: Ms = 4_000;
+
+/// From a decision on fresh evidence to the fence there lie a claim and an intent, each within the ledger's deadline.
+const WELL_SINCE_DECISION: Ms = WELL + 11_000;
+
+impl Agent {
+    /// A healthy broker is not claimed, and no host is to be fenced that carries one, unless a person said so.
+    pub(crate) fn check_claim(&self, claim: &Claim) {
+        let mut state = self.world.state();
+        state.track_health();
+        if claim.cause != Cause::Automatic {
+            return;
+        }
+        let broker = index(claim.plan.broker);
+        if state.well_for(broker, self.host, WELL) && !claim.plan.stages.is_empty() {
+            let what = format!("host {} claims broker {}, which is well", self.host, broker + 1);
+            state.violate("a healthy broker is left alone", &what);
+        }
+        for (_, step) in claim.plan.steps() {
+            if let Step::Fence { host, .. } = step
+                && let Some(target) = state.host_of(host)
+            {
+                self.check_carried(&mut state, target, WELL, "is going to be fenced");
+            }
+        }
+    }
+
+    fn check_carried(&self, state: &mut State, target: usize, ms: Ms, what: &str) {
+        for broker in 0..state.brokers.len() {
+            let there = state.brokers[broker].processes.iter().any(|p| p.host == target);
+            if there && state.well_for(broker, self.host, ms) {
+                let what = format!("host {target} {what} while broker {} on it is well", broker + 1);
+                state.violate("a healthy broker is left alone", &what);
+            }
+        }
+    }
+
+    /// The fence must not meet a healthy broker either, unless it got well while it was on its way, or an agent
+    /// carries on with what was decided before it died.
+    pub(crate) fn check_fence(&self, target: usize, epoch: Epoch) {
+        let mut state = self.world.state();
+        state.track_health();
+        let name = state.name(self.host);
+        let mut ours = (0..state.brokers.len()).filter_map(|broker| {
+            let journal = state.book.journals(broker).find(|j| j.epoch == epoch && j.claim.by == name)?;
+            journal
+                .outcome()
+                .is_none()
+                .then(|| journal.records.iter().any(|r| matches!(r.entry, recovery::journal::Entry::Resumed)))
+        });
+        let resumed = ours.any(|resumed| resumed);
+        if !resumed {
+            self.check_carried(&mut state, target, WELL_SINCE_DECISION, "is being fenced");
+        }
+    }
+
+    /// An act belongs to an epoch that this host has won, and to none that is over.
+    pub(crate) fn check_act(&self, act: &str, broker: usize, epoch: Epoch) {
+        let mut state = self.world.state();
+        let name = state.name(self.host);
+        let here = format!("{act} of broker {} by host {} under epoch {epoch}", broker + 1, self.host);
+        if !state.book.journals(broker).any(|journal| journal.epoch == epoch && journal.claim.by == name) {
+            state.violate("an act belongs to an epoch that was won", &here);
+        }
+        let newer = state.book.journals(broker).any(|j| j.epoch > epoch && fence_is_proven(j));
+        if newer {
+            state.violate("no act by an old epoch after a newer one has proven its fence", &here);
+        }
+    }
+
+    /// No start without a proof, in force now, of every host that could be writing.
+    pub(crate) fn check_start(&self, broker: usize, epoch: Epoch, proofs: &[Proof]) {
+        let mut state = self.world.state();
+        let here = format!("broker {} on host {} under epoch {epoch}", broker + 1, self.host);
+        if proofs.is_empty() {
+            state.violate("no start without a proof", &here);
+        }
+        let running = state.brokers[broker].processes.iter().filter(|p| state.may_write(p)).map(|p| p.host);
+        let on_the_way = state.brokers[broker].starting.iter().map(|(host, _)| *host);
+        let on_the_way = on_the_way.filter(|h| state.hosts[*h].on && !state.hosts[*h].denied);
+        let others: Vec<usize> = running.chain(on_the_way).filter(|h| *h != self.host).collect();
+        for other in others {
+            let what = format!("{here}, while host {other} may write or is about to start it");
+            state.violate("no start without a proof of every possible writer", &what);
+        }
+    }
+
+    /// Kafka is stopped only for a person's switchover.
+    pub(crate) fn check_stop(&self, broker: usize) {
+        let mut state = self.world.state();
+        let ordered = state.book.orders().any(
+            |order| matches!(&order.what, Instruction::Switchover { broker: b, .. } if index(*b) == broker),
+        );
+        if !ordered {
+            let what = format!("host {} stops broker {} and nobody asked for it", self.host, broker + 1);
+            state.violate("a healthy broker is left alone", &what);
+        }
+    }
+
+    /// The registration of a broker that may still write is not removed.
+    pub(crate) fn check_unregister(&self, broker: usize) {
+        let mut state = self.world.state();
+        let writers = state.brokers[broker].processes.iter().filter(|p| state.may_write(p));
+        if let Some(host) = writers.map(|p| p.host).next() {
+            let what = format!(
+                "host {} unregisters broker {}, which may write on host {host}",
+                self.host,
+                broker + 1
+            );
+            state.violate("unregistered only after the proof", &what);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What the signals of one agent say of the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use recovery::drivers::health_signal::ledger::LedgerSignal;
+use recovery::model::{
+    CanaryOutcome, Candidate, Endpoint, Evidence, Fact, HostName, PeerSaw, PeerView, ProbeOutcome, QuorumView,
+};
+use recovery::ports::{Clock, HealthSignal};
+
+use crate::agent::{Agent, id};
+use crate::remote::{Probes, partitions, survivor};
+use crate::scenario::{Bug, Node};
+use crate::world::State;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The real signal of the ledger, and all others in one.
+pub(crate) fn signals(agent: &Agent, guarded: &[usize]) -> Vec<Arc<dyn HealthSignal>> {
+    let home = |broker: usize| (id(broker), agent.world.state().name(broker));
+    let ledger = LedgerSignal::new(crate::ledger::port(agent), guarded.iter().map(|b| home(*b)).collect());
+    let bug = agent.world.state().setup.bug;
+    let world = Looks { agent: agent.clone(), guarded: guarded.to_vec() };
+    vec![Arc::new(world), Arc::new(Reads { ledger, bug })]
+}
+
+/// The ledger's signal, as it is but for a planted bug.
+struct Reads {
+    ledger: LedgerSignal,
+    bug: Option<Bug>,
+}
+
+#[async_trait]
+impl HealthSignal for Reads {
+    fn name(&self) -> &'static str {
+        "ledger"
+    }
+
+    fn period(&self) -> Duration {
+        PERIOD
+    }
+
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
+        let mut said = self.ledger.look(clock).await;
+        for evidence in &mut said {
+            if let (Some(Bug::ForgottenWriter), Fact::Ledger(reading)) = (self.bug, &mut evidence.fact) {
+                for standing in reading.brokers.values_mut() {
+                    standing.writers = BTreeSet::from([standing.owner.clone()]);
+                }
+            }
+        }
+        said
+    }
+}
+
+struct Looks {
+    agent: Agent,
+    guarded: Vec<usize>,
+}
+
+#[async_trait]
+impl HealthSignal for Looks {
+    fn name(&self) -> &'static str {
+        "world"
+    }
+
+    fn period(&self) -> Duration {
+        PERIOD
+    }
+
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
+        self.agent.awake().await;
+        let at = clock.now().mono;
+        let facts = self.facts(&mut self.agent.world.state());
+        self.agent.awake().await;
+        facts.into_iter().map(|fact| Evidence { signal: "world", at, fact }).collect()
+    }
+}
+
+impl Looks {
+    fn facts(&self, state: &mut State) -> Vec<Fact> {
+        let host = self.agent.host;
+        let mut facts: Vec<Fact> = Vec::with_capacity(16);
+        for broker in 0..state.brokers.len() {
+            let mut outcome = state.probe(host, broker);
+            match state.setup.bug {
+                Some(Bug::FalseAlarm) if broker == 0 => outcome = ProbeOutcome::Unreachable,
+                Some(Bug::Paralysis) => outcome = ProbeOutcome::Answered,
+                _ => {}
+            }
+            let now = state.now;
+            let saw = &mut state.hosts[host].saw[broker];
+            let since = saw.as_ref().filter(|(had, _)| *had == outcome).map_or(now, |(_, since)| *since);
+            *saw = Some((outcome.clone(), since));
+            facts.push(Fact::Probe { broker: id(broker), outcome });
+        }
+        self.cluster_facts(state, &mut facts);
+        self.local_facts(state, &mut facts);
+        self.peer_facts(state, &mut facts);
+        facts
+    }
+
+    fn cluster_facts(&self, state: &State, facts: &mut Vec<Fact>) {
+        let host = self.agent.host;
+        match survivor(state, host, None) {
+            Some(via) => {
+                let lists = state.brokers[via].lists;
+                let listed = (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0);
+                let endpoint = |b: usize| Endpoint { host: format!("10.0.0.{}", b + 1), port: 9092 };
+                facts.push(Fact::Listed { brokers: listed.map(|b| (id(b), endpoint(b))).collect() });
+                facts.push(Fact::Partitions(partitions(state)));
+            }
+            None => facts.push(Fact::Blind { why: "no broker answers".to_owned() }),
+        }
+        if state.reaches(Node::Host(host), Node::Controllers) {
+            let silence = (0..state.brokers.len()).filter_map(|broker| {
+                let heard = state.brokers[broker].registration?.heard;
+                let lie = broker == 0 && state.setup.bug == Some(Bug::FalseAlarm);
+                let silent = if lie { 60_000 } else { state.now.saturating_sub(heard) };
+                (heard >= state.leader_since).then(|| (id(broker), Duration::from_millis(silent)))
+            });
+            let view =
+                QuorumView { leader: 101, leader_epoch: state.leader_epoch, silence: silence.collect() };
+            facts.push(Fact::Quorum(view));
+        }
+    }
+
+    fn local_facts(&self, state: &State, facts: &mut Vec<Fact>) {
+        let host = self.agent.host;
+        let outcome = if state.stalled(host) {
+            CanaryOutcome::Stalled
+        } else if state.hosts[host].denied {
+            CanaryOutcome::Failed { why: "access denied".to_owned() }
+        } else {
+            CanaryOutcome::Wrote
+        };
+        let brokers = self.guarded.iter().map(|b| id(*b)).collect();
+        facts.push(Fact::Storage { canary: "/mnt/kafka".to_owned(), brokers, outcome });
+        for broker in &self.guarded {
+            facts.push(Fact::Local { broker: id(*broker), process: state.local(host, *broker) });
+        }
+    }
+
+    fn peer_facts(&self, state: &State, facts: &mut Vec<Fact>) {
+        let here = self.agent.host;
+        for peer in 0..state.hosts.len() {
+            let still = state.now < state.hosts[peer].frozen_until.max(state.hosts[peer].agent_frozen_until);
+            let talks = state.hosts[peer].agent_runs && !still;
+            if peer != here && talks && state.reaches(Node::Host(here), Node::Host(peer)) {
+                facts.push(Fact::Peer(view(state, peer)));
+            }
+        }
+    }
+}
+
+/// What an agent tells its peers.
+fn view(state: &State, host: usize) -> PeerView {
+    let guarded = guarded(state, host);
+    let saw = state.hosts[host].saw.iter().enumerate().filter_map(|(broker, saw)| {
+        let (outcome, since) = saw.clone()?;
+        let lasting = Duration::from_millis(state.now.saturating_sub(since));
+        Some((id(broker), PeerSaw { outcome, lasting }))
+    });
+    let brokers: Probes = saw.collect();
+    let stalled =
+        if state.stalled(host) { guarded.iter().map(|b| id(*b)).collect() } else { BTreeSet::new() };
+    let name: HostName = state.name(host);
+    let carries = (0..state.brokers.len()).filter(|b| *state.book.owner(*b) == name);
+    let candidate = Candidate {
+        rank: rank(host),
+        rack: None,
+        serves: guarded.iter().map(|b| id(*b)).collect(),
+        carries: carries.map(id).collect(),
+        limit: limit(state, host),
+        unfit: state.hosts[host].denied.then(|| "the storage denies access".to_owned()),
+    };
+    let local: BTreeMap<_, _> = guarded.iter().map(|b| (id(*b), state.local(host, *b))).collect();
+    PeerView { host: name, brokers, stalled, local, candidate: Some(candidate) }
+}
+
+/// The brokers that an agent guards: all on a standby, its own on a home host.
+pub(crate) fn guarded(state: &State, host: usize) -> Vec<usize> {
+    if host < state.setup.brokers { vec![host] } else { (0..state.setup.brokers).collect() }
+}
+
+/// How many brokers a host may own.
+pub(crate) fn limit(state: &State, host: usize) -> usize {
+    if host < state.setup.brokers { 1 } else { state.setup.max_brokers }
+}
+
+/// A host's rank among the standbys.
+pub(crate) fn rank(host: usize) -> u32 {
+    100 + u32::try_from(host % 2).unwrap_or_default()
+}

@@ -1,0 +1,43 @@
+//! The simulation can fail: each planted bug is found within some seeds, and by the right rule.
+
+use sim::scenario::Bug;
+use sim::{Report, generate, run};
+
+fn found(bug: Bug, within: u64, rules: &[&str]) {
+    let by_rule = |report: &Report| report.rule().is_some_and(|rule| rules.contains(&rule));
+    let mut runs = (0..within).map(|seed| run(&generate::planted(seed, bug), false));
+    assert!(runs.any(|report| by_rule(&report)), "{bug:?} was not found by {rules:?} in {within} seeds");
+}
+
+#[test]
+fn a_proof_of_what_was_not_done_is_found() {
+    let rules = ["unregistered only after the proof", "no start without a proof of every possible writer"];
+    found(Bug::EmptyProof, 40, &rules);
+}
+
+#[test]
+fn a_ledger_that_lets_an_epoch_be_won_twice_is_found() {
+    found(Bug::DoubleClaim, 60, &["an act belongs to an epoch that was won"]);
+}
+
+#[test]
+fn a_ledger_that_takes_writes_of_old_epochs_is_found() {
+    found(Bug::OldEpochWrites, 150, &["no act by an old epoch after a newer one has proven its fence"]);
+}
+
+#[test]
+fn a_claimant_that_is_not_named_as_a_writer_is_found() {
+    let rules =
+        ["every run comes to an end", "no start without a proof of every possible writer", "two writers"];
+    found(Bug::ForgottenWriter, 100, &rules);
+}
+
+#[test]
+fn evidence_that_lies_is_found() {
+    found(Bug::FalseAlarm, 20, &["a healthy broker is left alone"]);
+}
+
+#[test]
+fn agents_that_never_act_are_found() {
+    found(Bug::Paralysis, 20, &["every run comes to an end"]);
+}

@@ -1,0 +1,52 @@
+//! What every story, the demonstration and the benchmark are given: a Kafka, the agent, a place for evidence.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::kafka;
+use crate::workspace::{Profile, Programs, Workspace};
+
+/// The surroundings of package `e2e`.
+pub(crate) struct Bed {
+    kafka_home: PathBuf,
+    agent: PathBuf,
+    programs: Programs,
+    /// Where a failing story leaves its logs, journal, metrics and write history.
+    pub(crate) artifacts: PathBuf,
+}
+
+impl Bed {
+    /// Fetches Kafka if need be and builds the agent with whatever else is in `packages`.
+    ///
+    /// # Errors
+    /// Kafka cannot be fetched, or something does not compile.
+    pub(crate) fn prepare(workspace: &Workspace, packages: &[&str], profile: Profile) -> Result<Self> {
+        let kafka_home = kafka::ensure()?;
+        let programs = workspace.build(packages, profile)?;
+        let agent = programs.path("understudy")?;
+        let artifacts = workspace.root.join("target/artifacts");
+        fs::create_dir_all(&artifacts).with_context(|| format!("cannot make {}", artifacts.display()))?;
+        Ok(Self { kafka_home, agent, programs, artifacts })
+    }
+
+    /// Tells `command` where everything is.
+    pub(crate) fn give_to(&self, command: &mut Command) {
+        command
+            .env("UNDERSTUDY_KAFKA_HOME", &self.kafka_home)
+            .env("UNDERSTUDY_BIN", &self.agent)
+            .env("UNDERSTUDY_ARTIFACTS", &self.artifacts);
+    }
+
+    /// A program that was built, told where everything is.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub(crate) fn program(&self, name: &str) -> Result<Command> {
+        let mut command = Command::new(self.programs.path(name)?);
+        self.give_to(&mut command);
+        Ok(command)
+    }
+}

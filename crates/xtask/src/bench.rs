@@ -1,0 +1,35 @@
+//! `cargo xtask bench`: figures, with their reference in the same run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::bed::Bed;
+use crate::demo::become_program;
+use crate::preflight::{self, Scope};
+use crate::workspace::{Profile, Workspace};
+
+/// Measure, beside a reference taken in the same run.
+#[derive(clap::Subcommand)]
+pub(crate) enum Bench {
+    /// From the fault to the last partition back in ISR, beside a restart in place with stock settings.
+    Takeover {
+        /// How many takeovers, and as many restarts in place.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+}
+
+/// Runs the command. Returns only when the benchmark could not be started.
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let Bench::Takeover { runs, json } = bench;
+    let json = std::path::absolute(json).context("--json is not a usable path")?;
+    preflight::ensure(Scope::Stories)?;
+    let workspace = Workspace::find()?;
+    let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Release)?;
+    let mut program = bed.program("bench")?;
+    become_program(program.args(["takeover", "--runs", &runs.to_string(), "--json"]).arg(json))
+}

@@ -1,0 +1,42 @@
+//! `cargo xtask chaos`: the fault marathon.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::bed::Bed;
+use crate::demo::become_program;
+use crate::preflight::{self, Scope};
+use crate::workspace::{Profile, Workspace};
+
+/// Let random faults befall a real cluster under load; fail if anything acknowledged is lost or doubled.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// For how long rounds are begun.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: u32,
+    /// What all faults come from; the time of day by default. It is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where every round and the sums go.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command. Returns only when the marathon could not be started.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let json = args.json.as_ref().map(std::path::absolute).transpose();
+    let json = json.context("--json is not a usable path")?;
+    preflight::ensure(Scope::Stories)?;
+    let workspace = Workspace::find()?;
+    let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
+    let mut program = bed.program("chaos")?;
+    program.args(["--minutes", &args.minutes.to_string()]);
+    if let Some(seed) = args.seed {
+        program.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(json) = json {
+        program.arg("--json").arg(json);
+    }
+    become_program(&mut program)
+}

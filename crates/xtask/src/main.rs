@@ -1,0 +1,55 @@
+//! `cargo xtask`: the one runner that people and CI use. What it needs and does is in `docs/development.md`.
+
+mod bed;
+mod bench;
+mod cache;
+mod chaos;
+mod demo;
+mod docs;
+mod fuzz;
+mod kafka;
+mod preflight;
+mod report;
+mod setup;
+mod shell;
+mod sim;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Builds, tests, shows and measures Understudy.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Xtask {
+    Setup(setup::Args),
+    Test(test::Args),
+    Demo(demo::Args),
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    Chaos(chaos::Args),
+    Docs(docs::Args),
+    Sim(sim::Args),
+    Fuzz(fuzz::Args),
+}
+
+/// Exit codes: 0 all well, 1 something failed, 2 wrong usage or something is missing on this machine.
+fn main() -> ExitCode {
+    let result = match Xtask::parse() {
+        Xtask::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
+        Xtask::Test(args) => test::run(&args),
+        Xtask::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
+        Xtask::Bench(bench) => bench::run(&bench).map(|()| ExitCode::SUCCESS),
+        Xtask::Chaos(args) => chaos::run(&args).map(|()| ExitCode::SUCCESS),
+        Xtask::Fuzz(args) => fuzz::run(&args),
+        Xtask::Docs(args) => docs::run(&args).map(|()| ExitCode::SUCCESS),
+        Xtask::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        if error.is::<preflight::Missing>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+    })
+}

@@ -1,0 +1,183 @@
+//! `cargo xtask test`: all that must hold, in the order of what fails quickest.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bed::Bed;
+use crate::preflight::{self, Scope};
+use crate::report::{Report, Tally};
+use crate::workspace::{Profile, Workspace};
+use crate::{shell, sim, tools};
+
+/// Check format, lints, licences and bans; run the unit and property tests, then every story on a real Kafka.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only this tier; without it, all.
+    #[arg(long)]
+    tier: Option<Tier>,
+    /// Only tests with this in their names; then nothing but tests is run.
+    filter: Option<String>,
+}
+
+/// What tests run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Tier {
+    /// In process: format, lints, licences, unit and property tests.
+    Unit,
+    /// Real hosts in network namespaces and a real Kafka.
+    Netns,
+}
+
+/// Runs the command. Something that failed is in the exit code; an error is what kept us from trying.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (unit, netns) = (args.tier != Some(Tier::Netns), args.tier != Some(Tier::Unit));
+    preflight::ensure(if netns { Scope::Stories } else { Scope::Build })?;
+    let runner = Runner { workspace: Workspace::find()?, filter: args.filter.clone() };
+    let nextest = tools::NEXTEST.ensure(&runner.workspace)?;
+    let mut report = Report::default();
+    if unit {
+        runner.checks(&mut report);
+        runner.unit_tests(&mut report, &nextest);
+    } else {
+        report.skip("unit tier", "--tier netns was given");
+    }
+    if netns {
+        runner.stories(&mut report, &nextest);
+    } else {
+        report.skip("stories", "--tier unit was given");
+    }
+    conclude(&report, runner.filter.as_deref())
+}
+
+fn conclude(report: &Report, filter: Option<&str>) -> Result<ExitCode> {
+    report.print();
+    let mut total = report.total();
+    if let Some(filter) = filter
+        && total == Tally::default()
+    {
+        eprintln!("no test has {filter:?} in its name: see `cargo nextest list --workspace`");
+        total.failed = 1;
+    }
+    writeln!(io::stdout(), "{} passed, {} failed", total.passed, total.failed)?;
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+struct Runner {
+    workspace: Workspace,
+    filter: Option<String>,
+}
+
+impl Runner {
+    fn checks(&self, report: &mut Report) {
+        if self.filter.is_some() {
+            report.skip("format, lints, bans", "a filter was given");
+            return;
+        }
+        report.part("format", |_| {
+            shell::run(self.workspace.cargo("fmt").args(["--all", "--check"]))
+                .context("`cargo fmt --all` puts it right")
+        });
+        report.part("clippy", |_| {
+            let mut clippy = self.workspace.cargo("clippy");
+            shell::run(clippy.args(["--workspace", "--all-targets", "--", "--deny", "warnings"]))
+        });
+        report.part("licences and bans", |_| {
+            let deny = tools::DENY.ensure(&self.workspace)?;
+            let mut check = Command::new(deny);
+            check.current_dir(&self.workspace.root);
+            shell::run(check.args(["--workspace", "check", "bans", "licenses", "sources"]))
+        });
+    }
+
+    fn unit_tests(&self, report: &mut Report, nextest: &Path) {
+        report.part("unit tests", |tally| self.nextest(nextest, tally, |_| ()));
+        if self.filter.is_some() {
+            report.skip("doc tests, simulation", "a filter was given");
+        } else {
+            report.part("doc tests", |_| shell::run(self.workspace.cargo("test").args(["--quiet", "--doc"])));
+            report.part("simulation", |_| sim::run_for_test(&self.workspace));
+        }
+    }
+
+    fn stories(&self, report: &mut Report, nextest: &Path) {
+        let bed =
+            report.part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy"], Profile::Dev));
+        let Some(bed) = bed else {
+            report.skip("stories", "there is no Kafka or no agent to run them with, see above");
+            return;
+        };
+        report.part("stories", |tally| {
+            self.nextest(nextest, tally, |run| {
+                // Not `--package e2e`: with fewer packages cargo picks fewer features, and builds everything again.
+                bed.give_to(run.args(["--workspace", "--filterset", "package(e2e)"]));
+            })
+            .with_context(|| format!("what the failed stories left is in {}", bed.artifacts.display()))
+        });
+    }
+
+    /// Runs the tests of the default members, or those that `select` says, and counts them.
+    fn nextest(&self, nextest: &Path, tally: &mut Tally, select: impl FnOnce(&mut Command)) -> Result<()> {
+        let mut run = Command::new(nextest);
+        run.current_dir(&self.workspace.root).args(["nextest", "run", "--no-fail-fast"]);
+        select(&mut run);
+        if let Some(filter) = &self.filter {
+            // Whether any tier had such a test is judged at the end.
+            run.args(["--no-tests=pass", filter]);
+        }
+        let results = self.results();
+        if results.exists() {
+            fs::remove_file(&results).context("cannot remove the results of the last run")?;
+        }
+        let ended = shell::run(&mut run);
+        match fs::read_to_string(&results) {
+            Ok(text) => {
+                *tally = counts(&text).with_context(|| format!("no counts in {}", results.display()))?;
+            }
+            // It did not compile.
+            Err(_) if ended.is_err() => {}
+            Err(error) => bail!("nextest left no results in {}: {error}", results.display()),
+        }
+        ended
+    }
+
+    /// Where `.config/nextest.toml` has nextest put them: always here, whatever cargo's target directory is.
+    fn results(&self) -> PathBuf {
+        self.workspace.root.join("target/nextest/default/junit.xml")
+    }
+}
+
+/// Reads the totals off the first element: `<testsuites name="nextest-run" tests="3" failures="1" errors="0" …>`.
+fn counts(junit: &str) -> Option<Tally> {
+    let (_, rest) = junit.split_once("<testsuites ")?;
+    let (attributes, _) = rest.split_once('>')?;
+    let number = |name: &str| -> Option<u64> {
+        let (_, rest) = attributes.split_once(&format!("{name}=\""))?;
+        rest.split_once('"')?.0.parse().ok()
+    };
+    let failed = number("failures")? + number("errors")?;
+    Some(Tally { passed: number("tests")?.checked_sub(failed)?, failed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_totals_are_read() {
+        let junit = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="nextest-run" tests="12" failures="2" errors="1" uuid="0c" timestamp="t" time="0.2">
+    <testsuite name="recovery" tests="5" disabled="0" errors="0" failures="0">"#;
+        assert_eq!(counts(junit), Some(Tally { passed: 9, failed: 3 }));
+    }
+
+    #[test]
+    fn anything_else_has_no_totals() {
+        for text in ["", "<testsuites >", r#"<testsuites tests="1" failures="2" errors="0">"#] {
+            assert_eq!(counts(text), None, "{text}");
+        }
+    }
+}

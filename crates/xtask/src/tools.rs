@@ -1,0 +1,78 @@
+//! Cargo's helpers at fixed versions, kept apart from whatever the user has installed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace::Workspace;
+use crate::{cache, shell};
+
+/// A tool from crates.io: the package is also the binary's name.
+pub(crate) struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// Licences, bans and sources of every dependency.
+pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
+/// Runs tests, each in its own process, with deadlines.
+pub(crate) const NEXTEST: Tool = Tool { name: "cargo-nextest", version: "0.9.151" };
+
+impl Tool {
+    /// The binary's path, at exactly our version; builds it first if need be.
+    ///
+    /// # Errors
+    /// `cargo install` failed, or what it installed reports another version.
+    pub(crate) fn ensure(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let root = cache::dir()?.join("tools");
+        let binary = root.join("bin").join(self.name);
+        if self.is_at(&binary) {
+            return Ok(binary);
+        }
+        let (name, version) = (self.name, self.version);
+        eprintln!("building {name} {version} into {} (once; some minutes)", root.display());
+        let mut install = workspace.cargo("install");
+        install
+            .args(["--locked", "--force", "--quiet", "--root"])
+            .arg(&root)
+            .arg(format!("{name}@{version}"))
+            .env("CARGO_NET_RETRY", "5")
+            // Else its thousand dependencies would be left in our own target directory.
+            .env_remove("CARGO_TARGET_DIR");
+        shell::run(&mut install)
+            .with_context(|| format!("cannot install {name} {version}: check the network and try again"))?;
+        ensure!(
+            self.is_at(&binary),
+            "{} is not version {version} although cargo just installed it",
+            binary.display()
+        );
+        Ok(binary)
+    }
+
+    fn is_at(&self, binary: &Path) -> bool {
+        let Ok(output) = Command::new(binary).arg("--version").stdin(Stdio::null()).output() else {
+            return false;
+        };
+        output.status.success() && self.says(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// Whether `--version` printed our name and version: `cargo-nextest 0.9.151 (6b3f99457 2026-11-02)`.
+    fn says(&self, text: &str) -> bool {
+        let mut words = text.split_whitespace();
+        words.next() == Some(self.name) && words.next() == Some(self.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_exact_version_counts() {
+        assert!(NEXTEST.says("cargo-nextest 0.9.151 (6b3f99457 2026-11-02)\nrelease: 0.9.151\n"));
+        assert!(!NEXTEST.says("cargo-nextest 0.9.15"));
+        assert!(!NEXTEST.says("cargo-deny 0.9.151"));
+        assert!(!NEXTEST.says(""));
+    }
+}

@@ -1,0 +1,84 @@
+//! The main job, live: a real Kafka cluster, a broker host dies under load, Understudy recovers the broker.
+//!
+//! Run by `cargo xtask demo`. Its last line is `time-to-ISR N.N s, acknowledged M, lost 0`.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use e2e::agent::Agent;
+use e2e::scenario::{Scenario, Setup, VICTIM};
+use e2e::{Lab, performance};
+
+const NAME: &str = "demo";
+
+fn main() -> Result<()> {
+    performance(NAME, show)
+}
+
+fn show(lab: &Lab) -> Result<()> {
+    lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
+    let scenario = Scenario::begin(lab, &Setup::default())?;
+    lab.note(format!("{} records are acknowledged (acks=all); the standby's agent starts", scenario.acked()));
+    scenario.start_agents()?;
+    scenario.flows(1000)?;
+    let victim = scenario.victim()?.clone();
+    let over = AtomicBool::new(false);
+    let rejoin = thread::scope(|scope| {
+        let rejoin = scenario.recovered_after(Duration::from_secs(90), || {
+            let fault = Instant::now();
+            victim.power_off()?;
+            lab.note(format!("the host of broker {VICTIM} is dead: processes and link together"));
+            let (agent, over) = (&scenario.agent, &over);
+            scope.spawn(move || follow(lab, agent, fault, over));
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        rejoin
+    })?;
+    scenario.decided("healthy", Duration::from_secs(30))?;
+    let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;
+    let end = scenario.verdict()?;
+    let mut out = io::stdout();
+    writeln!(out, "\n{history}")?;
+    writeln!(
+        out,
+        "producer stall: {:.1} s (longest wait for an acknowledgement)",
+        end.history.longest_wait().as_secs_f64()
+    )?;
+    writeln!(
+        out,
+        "acknowledged = read: {} records, none lost, none doubled, order kept",
+        end.history.acked.len()
+    )?;
+    let (seconds, acknowledged, lost) = (rejoin.all_in_sync, end.history.acked.len(), end.lost);
+    writeln!(out, "time-to-ISR {seconds:.1} s, acknowledged {acknowledged}, lost {lost}")
+        .context("stdout is closed")
+}
+
+/// Shows each new state of the takeover, as the agent tells it.
+fn follow(lab: &Lab, agent: &Agent, fault: Instant, over: &AtomicBool) {
+    let mut said = String::new();
+    while !over.load(Ordering::Relaxed) {
+        if let Some(state) = agent.status().ok().and_then(|status| state(&status))
+            && state != said
+        {
+            lab.note(format!("+{:5.2} s  {state}", fault.elapsed().as_secs_f64()));
+            said = state;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn state(status: &serde_json::Value) -> Option<String> {
+    let broker = status["brokers"].as_array()?.iter().find(|broker| broker["id"] == VICTIM)?;
+    let takeover = &broker["takeover"];
+    if takeover.is_null() {
+        return Some(format!("agent: {}", broker["says"].as_str()?));
+    }
+    let steps: Vec<&str> = takeover["steps"].as_array()?.iter().filter_map(|step| step.as_str()).collect();
+    let rejoining = takeover["rejoining"].as_str().unwrap_or_default();
+    Some(format!("takeover: {} {} {rejoining}", takeover["phase"].as_str()?, steps.join(", ")))
+}

@@ -1,0 +1,250 @@
+//! A producer that remembers.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rdkafka::ClientContext;
+use rdkafka::Message;
+use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::types::RDKafkaErrorCode;
+
+use super::{Acked, History, RecordId, SOCKET_TIMEOUT_MS};
+
+/// Numbers the writers of a story.
+static WRITERS: AtomicU32 = AtomicU32::new(1);
+
+/// What to write.
+#[derive(Debug, Clone)]
+pub struct WriteSpec {
+    /// The topic.
+    pub topic: String,
+    /// How many partitions it has; all are written, in turn.
+    pub partitions: i32,
+    /// Records a second; as many as possible without one.
+    pub rate: Option<u32>,
+    /// Size of a value in bytes; at least what its id takes.
+    pub size: usize,
+    /// Settings of the client that differ from the bed's, by librdkafka's names.
+    pub client: Vec<(String, String)>,
+}
+
+impl WriteSpec {
+    /// Small records at a steady rate.
+    #[must_use]
+    pub fn steady(topic: &str, partitions: i32, rate: u32) -> Self {
+        Self { topic: topic.to_owned(), partitions, rate: Some(rate), size: 100, client: Vec::new() }
+    }
+}
+
+/// A running producer: idempotent, acks=all, several requests in flight, retries as the client has them.
+pub struct Writer {
+    number: u32,
+    topic: String,
+    producer: Arc<ThreadedProducer<Recorder>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<u64>>>,
+}
+
+/// Takes down each delivery report, in memory and in the story's folder.
+struct Recorder {
+    begin: Instant,
+    notes: Mutex<Notes>,
+}
+
+struct Notes {
+    acked: Vec<Acked>,
+    failed: Vec<(RecordId, String)>,
+    file: BufWriter<File>,
+}
+
+/// What travels with a record through the client.
+struct Sent {
+    id: RecordId,
+    at: Instant,
+}
+
+impl Writer {
+    pub(crate) fn start(bootstrap: &str, spec: WriteSpec, artifacts: &Path) -> Result<Self> {
+        ensure!(spec.partitions > 0, "a topic without partitions");
+        let number = WRITERS.fetch_add(1, Ordering::Relaxed);
+        let file = artifacts.join(format!("history-{number}.tsv"));
+        let mut file = BufWriter::new(File::create(&file)?);
+        writeln!(file, "id\tpartition\toffset\tsent_us\tacked_us")?;
+        let notes = Mutex::new(Notes { acked: Vec::new(), failed: Vec::new(), file });
+        let mut client = ClientConfig::new();
+        client
+            .set("bootstrap.servers", bootstrap)
+            .set("client.id", format!("writer-{number}"))
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "5")
+            .set("socket.timeout.ms", SOCKET_TIMEOUT_MS);
+        client.extend(spec.client.iter().cloned());
+        let producer = Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes })?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let topic = spec.topic.clone();
+        let thread = {
+            let (producer, stop) = (Arc::clone(&producer), Arc::clone(&stop));
+            thread::spawn(move || send_all(&producer, &spec, number, &stop))
+        };
+        Ok(Self { number, topic, producer, stop, thread: Some(thread) })
+    }
+
+    /// How many records have been acknowledged so far.
+    #[must_use]
+    pub fn acked(&self) -> usize {
+        self.producer.context().notes().acked.len()
+    }
+
+    /// How many records are with the client, not yet acknowledged.
+    #[must_use]
+    pub fn in_flight(&self) -> i32 {
+        self.producer.in_flight_count()
+    }
+
+    /// Sends no more, waits for the acknowledgements still out, and returns what happened. A record without
+    /// an answer after two minutes is neither acknowledged nor failed.
+    ///
+    /// # Errors
+    /// When the client failed altogether.
+    pub fn stop(mut self) -> Result<History> {
+        let sent = self.finish()?;
+        let mut notes = self.producer.context().notes();
+        notes.file.flush()?;
+        Ok(History {
+            topic: self.topic.clone(),
+            writer: self.number,
+            sent,
+            acked: std::mem::take(&mut notes.acked),
+            failed: std::mem::take(&mut notes.failed),
+        })
+    }
+
+    fn finish(&mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("the writer was stopped before")?;
+        let sent = thread.join().map_err(|_| anyhow!("the writer panicked"))??;
+        if let Err(error) = self.producer.flush(Duration::from_secs(120)) {
+            eprintln!("writer {}: {} records without an answer: {error}", self.number, self.in_flight());
+        }
+        Ok(sent)
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("number", &self.number)
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // A story that fails does not wait for acknowledgements.
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends until told to stop; returns how many were handed to the client.
+fn send_all(
+    producer: &ThreadedProducer<Recorder>,
+    spec: &WriteSpec,
+    writer: u32,
+    stop: &AtomicBool,
+) -> Result<u64> {
+    let begin = Instant::now();
+    let mut sequence = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(rate) = spec.rate
+            && begin.elapsed().as_secs_f64() * f64::from(rate) < sequence_number(sequence)
+        {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let id = RecordId { writer, sequence };
+        if send(producer, spec, id)? {
+            sequence += 1;
+        } else {
+            // The client's queue is full: the cluster is slower than we are, or stands still.
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(sequence)
+}
+
+/// Precise enough up to 2^52 records.
+#[allow(clippy::cast_precision_loss)]
+fn sequence_number(sequence: u64) -> f64 {
+    sequence as f64
+}
+
+/// Hands one record to the client; `false` when its queue is full.
+fn send(producer: &ThreadedProducer<Recorder>, spec: &WriteSpec, id: RecordId) -> Result<bool> {
+    let key = id.to_string();
+    let mut value = format!("{key} ");
+    value.extend(std::iter::repeat_n('.', spec.size.saturating_sub(value.len())));
+    let turn = id.sequence % u64::from(spec.partitions.unsigned_abs());
+    let record = BaseRecord::with_opaque_to(&spec.topic, Box::new(Sent { id, at: Instant::now() }))
+        .partition(i32::try_from(turn)?)
+        .key(&key)
+        .payload(&value);
+    match producer.send(record) {
+        Ok(()) => Ok(true),
+        Err((error, _)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) => Ok(false),
+        Err((error, _)) => Err(error).with_context(|| format!("cannot send {id}")),
+    }
+}
+
+impl Recorder {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn micros(&self, at: Instant) -> u128 {
+        at.saturating_duration_since(self.begin).as_micros()
+    }
+}
+
+impl ClientContext for Recorder {}
+
+impl ProducerContext for Recorder {
+    type DeliveryOpaque = Box<Sent>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<Sent>) {
+        let acked = Instant::now();
+        let mut notes = self.notes();
+        match result {
+            Ok(message) => {
+                let record = Acked {
+                    id: sent.id,
+                    partition: message.partition(),
+                    // Below zero: librdkafka's word for an offset that no broker told.
+                    offset: Some(message.offset()).filter(|offset| *offset >= 0),
+                    sent: sent.at,
+                    acked,
+                };
+                // The file is for a person to look at; the verdict uses what is in memory.
+                let _ = writeln!(
+                    notes.file,
+                    "{}\t{}\t{}\t{}\t{}",
+                    record.id,
+                    record.partition,
+                    message.offset(),
+                    self.micros(record.sent),
+                    self.micros(acked)
+                );
+                notes.acked.push(record);
+            }
+            Err((error, _)) => notes.failed.push((sent.id, error.to_string())),
+        }
+    }
+}

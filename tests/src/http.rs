@@ -1,0 +1,22 @@
+//! A GET request, and no more of HTTP than that takes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Asks `address` for `path`, and returns status code and body.
+pub(crate) fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    // HTTP/1.0: the answer is not chunked and ends with the connection.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer that is not HTTP")?;
+    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
+    Ok((status.with_context(|| format!("no status in {head:?}"))?, body.to_owned()))
+}

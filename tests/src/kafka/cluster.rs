@@ -1,0 +1,374 @@
+//! A cluster: KRaft, its controllers and brokers each on a host of their own, log dirs on shared storage.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+use super::format::format_all;
+use super::node::{BROKER_PORT, CONTROLLER_PORT, Node, mount_point, write_properties};
+use super::watch::Watch;
+use super::wire::{ClusterView, Wire};
+use super::{Jvm, Kafka, LOG4J};
+use crate::eventually;
+use crate::export::Storage;
+use crate::history::{GroupReader, WriteSpec, Writer};
+use crate::host::Host;
+use crate::lab::Lab;
+
+/// What kind of cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterSpec {
+    /// Brokers 1 (10.77.0.11), 2, …, at home on hosts b1 (10.77.0.111), b2, …
+    pub brokers: u8,
+    /// Controllers 101, 102, …, on hosts c1 (10.77.0.21), c2, …
+    pub controllers: u8,
+    /// How brokers are started.
+    pub jvm: Jvm,
+    /// Broker properties that differ from the bed's.
+    pub properties: Vec<(String, String)>,
+    /// Controller properties that differ from Kafka's own.
+    pub controller_properties: Vec<(String, String)>,
+    /// How brokers and standbys have the brokers' log dirs.
+    pub storage: Storage,
+}
+
+impl Default for ClusterSpec {
+    fn default() -> Self {
+        Self {
+            brokers: 3,
+            controllers: 1,
+            jvm: Jvm::quick("512m"),
+            properties: Vec::new(),
+            controller_properties: Vec::new(),
+            storage: Storage::Bind,
+        }
+    }
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    brokers: Vec<Node>,
+    controllers: Vec<Node>,
+    template: PathBuf,
+    command: Vec<String>,
+    artifacts: PathBuf,
+    storage: Storage,
+}
+
+impl Cluster {
+    pub(crate) fn start(lab: &Lab, spec: ClusterSpec) -> Result<Self> {
+        let begin = Instant::now();
+        let cluster = Self::prepare(lab, &spec)?;
+        let formatted = begin.elapsed();
+        for node in cluster.controllers.iter().chain(&cluster.brokers) {
+            node.start()?;
+        }
+        cluster.wait_complete(Duration::from_secs(120))?;
+        lab.note(format!(
+            "cluster of {} brokers is up: format {:.1} s, start {:.1} s",
+            spec.brokers,
+            formatted.as_secs_f64(),
+            (begin.elapsed() - formatted).as_secs_f64()
+        ));
+        Ok(cluster)
+    }
+
+    /// Everything but the start of its processes.
+    fn prepare(lab: &Lab, spec: &ClusterSpec) -> Result<Self> {
+        let kafka = Kafka::home()?;
+        let conf = lab.kept("conf")?;
+        let log4j = conf.join("log4j2.properties");
+        fs::write(&log4j, LOG4J)?;
+        let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
+
+        let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
+            let (host, own) = host;
+            let home = lab.host(host, &format!("10.77.0.{own}"))?;
+            let log_dir = lab.shared(host)?;
+            let storage = if port == BROKER_PORT { spec.storage } else { Storage::Bind };
+            home.mount(storage, &log_dir, &mount_point(port, id))?;
+            let properties = conf.join(format!("{host}.properties"));
+            let command = run(jvm, &properties.display().to_string());
+            let ip = Ipv4Addr::new(10, 77, 0, ip);
+            Ok(Node { id, home, ip, port, log_dir, properties, command, process: Mutex::default() })
+        };
+        let controllers: Vec<Node> = (1..=spec.controllers)
+            .map(|n| {
+                let (id, host, ip) = (100 + i32::from(n), format!("c{n}"), 20 + n);
+                node(id, (&host, ip), ip, CONTROLLER_PORT, &Jvm::quick("256m"))
+            })
+            .collect::<Result<_>>()?;
+        let brokers: Vec<Node> = (1..=spec.brokers)
+            .map(|n| node(i32::from(n), (&format!("b{n}"), 110 + n), 10 + n, BROKER_PORT, &spec.jvm))
+            .collect::<Result<_>>()?;
+
+        let common = common_properties(spec, &controllers);
+        let mut formats = Vec::new();
+        for node in &controllers {
+            let properties = controller_properties(spec, node, &common);
+            write_properties(&node.properties, &properties)?;
+            formats.push((node, properties));
+        }
+        for node in &brokers {
+            let properties = broker_properties(spec, node, &common);
+            write_properties(&node.properties, &properties)?;
+            formats.push((node, properties));
+        }
+        format_all(&kafka, &log4j, &formats)?;
+
+        let template = conf.join("template.properties");
+        write_properties(&template, &template_properties(spec, &common))?;
+        let command = run(&spec.jvm, "{properties}");
+        let artifacts = lab.artifacts().to_owned();
+        Ok(Self { brokers, controllers, template, command, artifacts, storage: spec.storage })
+    }
+
+    /// All brokers.
+    #[must_use]
+    pub fn brokers(&self) -> &[Node] {
+        &self.brokers
+    }
+
+    /// All controllers.
+    #[must_use]
+    pub fn controllers(&self) -> &[Node] {
+        &self.controllers
+    }
+
+    /// A broker, by node id.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn broker(&self, id: i32) -> Result<&Node> {
+        self.brokers.iter().find(|node| node.id == id).with_context(|| format!("no broker {id}"))
+    }
+
+    /// All brokers' listeners, as clients want them.
+    #[must_use]
+    pub fn bootstrap(&self) -> String {
+        let addresses: Vec<String> = self.brokers.iter().map(|node| node.address().to_string()).collect();
+        addresses.join(",")
+    }
+
+    /// All controllers as `id@host:port`, as `[cluster] controllers` wants them.
+    #[must_use]
+    pub fn controller_endpoints(&self) -> Vec<String> {
+        self.controllers.iter().map(|node| format!("{}@{}", node.id, node.address())).collect()
+    }
+
+    /// How hosts have the brokers' log dirs.
+    pub(crate) fn storage(&self) -> Storage {
+        self.storage
+    }
+
+    /// A broker's `server.properties` without what identifies it: the standby's template.
+    #[must_use]
+    pub fn template(&self) -> &Path {
+        &self.template
+    }
+
+    /// The command that starts a broker; `{properties}` stands for its `server.properties`.
+    #[must_use]
+    pub fn command(&self) -> &[String] {
+        &self.command
+    }
+
+    /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it.
+    ///
+    /// # Errors
+    /// When one cannot be mounted.
+    pub fn attach(&self, host: &Host) -> Result<()> {
+        self.brokers
+            .iter()
+            .filter(|node| node.home().name() != host.name())
+            .try_for_each(|node| host.mount(self.storage, &node.log_dir, &node.mount_point()))
+    }
+
+    /// What the cluster says of itself, through the first broker that answers.
+    ///
+    /// # Errors
+    /// When none answers.
+    pub fn view(&self) -> Result<ClusterView> {
+        let ask = |node: &Node| Wire::connect(node.address(), Duration::from_secs(1))?.metadata();
+        let mut answers = self.brokers.iter().map(ask);
+        answers.find(Result::is_ok).unwrap_or_else(|| Err(anyhow::anyhow!("no broker answers")))
+    }
+
+    /// Waits until every broker is registered and unfenced, and every replica in sync.
+    ///
+    /// # Errors
+    /// What is missing after `limit`, or which process ended.
+    pub fn wait_complete(&self, limit: Duration) -> Result<()> {
+        eventually("the cluster to be complete", limit, || self.view()?.ensure_complete(self.brokers.len()))
+            .with_context(|| self.obituary())
+    }
+
+    /// Watches `broker` through the others.
+    #[must_use]
+    pub fn watch(&self, broker: i32) -> Watch {
+        let others = self.brokers.iter().filter(|node| node.id != broker);
+        Watch::start(broker, others.map(Node::address).collect())
+    }
+
+    /// Creates a topic and waits until all its replicas are in sync.
+    ///
+    /// # Errors
+    /// When Kafka refuses, or a minute has passed.
+    pub fn create_topic(&self, name: &str, partitions: i32, replication: i32, min_isr: i32) -> Result<()> {
+        let client: AdminClient<DefaultClientContext> = self.client().create()?;
+        let min_isr = min_isr.to_string();
+        // The broker's own min.insync.replicas is not what a topic gets: set it on the topic.
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replication))
+            .set("min.insync.replicas", &min_isr);
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        for result in runtime.block_on(client.create_topics([&topic], &options))? {
+            result.map_err(|(topic, code)| anyhow::anyhow!("cannot create topic {topic}: {code}"))?;
+        }
+        let count = usize::try_from(partitions)?;
+        eventually(&format!("topic {name} to be in sync"), Duration::from_secs(60), || {
+            let view = self.view()?;
+            let of_topic = view.partitions.iter().filter(|partition| partition.topic == name);
+            ensure!(of_topic.clone().count() == count, "{} partitions", of_topic.count());
+            view.ensure_complete(self.brokers.len())
+        })
+    }
+
+    /// Writes about `bytes` of incompressible records to a topic: at replication N over N brokers, that much
+    /// on each.
+    ///
+    /// # Errors
+    /// When a record is refused.
+    pub fn load(&self, topic: &str, partitions: i32, bytes: u64) -> Result<()> {
+        let record = noise(64 << 10);
+        let producer: BaseProducer = self
+            .client()
+            .set("acks", "all")
+            .set("linger.ms", "20")
+            .set("batch.size", "1000000")
+            .set("queue.buffering.max.kbytes", "131072")
+            .create()?;
+        for (number, _) in (0..bytes).step_by(record.len()).enumerate() {
+            let partition = i32::try_from(number)? % partitions;
+            let mut next = BaseRecord::<(), [u8]>::to(topic).payload(&record).partition(partition);
+            while let Err((error, unsent)) = producer.send(next) {
+                let full = rdkafka::types::RDKafkaErrorCode::QueueFull;
+                ensure!(error.rdkafka_error_code() == Some(full), "cannot load {topic}: {error}");
+                producer.poll(Duration::from_millis(20));
+                next = unsent;
+            }
+            producer.poll(Duration::ZERO);
+        }
+        producer.flush(Duration::from_secs(300)).with_context(|| format!("cannot load {topic}"))
+    }
+
+    /// Starts a writer whose every acknowledgement is recorded.
+    ///
+    /// # Errors
+    /// When the client or its file cannot be made.
+    pub fn write(&self, spec: WriteSpec) -> Result<Writer> {
+        Writer::start(&self.bootstrap(), spec, &self.artifacts)
+    }
+
+    /// Starts a member of the consumer group `group`.
+    ///
+    /// # Errors
+    /// When the client cannot be made.
+    pub fn read_in_group(&self, topic: &str, group: &str) -> Result<GroupReader> {
+        GroupReader::start(&self.bootstrap(), topic, group)
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.bootstrap());
+        config
+    }
+
+    /// The last words of every process that has ended.
+    fn obituary(&self) -> String {
+        let processes = self.controllers.iter().chain(&self.brokers).filter_map(|node| node.process().ok());
+        let ended: Vec<Arc<_>> = processes.filter(|process| !process.is_running()).collect();
+        if ended.is_empty() {
+            return "all its processes run".to_owned();
+        }
+        let words =
+            ended.iter().map(|process| format!("{} ended:\n{}", process.name(), process.last_words()));
+        words.collect::<Vec<_>>().join("\n")
+    }
+}
+
+type Properties = Vec<(String, String)>;
+
+fn owned<const N: usize>(entries: [(&str, String); N]) -> Properties {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn common_properties(spec: &ClusterSpec, controllers: &[Node]) -> Properties {
+    let voters: Vec<String> =
+        controllers.iter().map(|node| format!("{}@{}", node.id, node.address())).collect();
+    let internal = spec.brokers.min(3).to_string();
+    owned([
+        ("controller.quorum.voters", voters.join(",")),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned()),
+        ("auto.create.topics.enable", "false".to_owned()),
+        ("offsets.topic.replication.factor", internal.clone()),
+        ("offsets.topic.num.partitions", "5".to_owned()),
+        ("transaction.state.log.replication.factor", internal),
+        ("transaction.state.log.num.partitions", "5".to_owned()),
+        ("group.initial.rebalance.delay.ms", "0".to_owned()),
+    ])
+}
+
+fn controller_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Properties {
+    let mut properties = owned([
+        ("process.roles", "controller".to_owned()),
+        ("node.id", node.id.to_string()),
+        ("listeners", format!("CONTROLLER://{}", node.address())),
+        ("log.dirs", node.mount_point()),
+    ]);
+    properties.extend(common.iter().cloned());
+    properties.extend(spec.controller_properties.iter().cloned());
+    properties
+}
+
+fn broker_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Properties {
+    let mut properties = template_properties(spec, common);
+    properties.extend(owned([
+        ("node.id", node.id.to_string()),
+        ("listeners", format!("PLAINTEXT://{}", node.address())),
+        ("advertised.listeners", format!("PLAINTEXT://{}", node.address())),
+        ("log.dirs", node.mount_point()),
+    ]));
+    properties
+}
+
+fn template_properties(spec: &ClusterSpec, common: &Properties) -> Properties {
+    // What identifies a broker is put in by whoever starts one.
+    let listener = format!("PLAINTEXT://:{BROKER_PORT}");
+    let mut properties = owned([("process.roles", "broker".to_owned()), ("listeners", listener)]);
+    properties.extend(common.iter().cloned());
+    properties.extend(spec.properties.iter().cloned());
+    properties
+}
+
+/// Bytes that no compression shrinks, the same every time.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let step = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    std::iter::repeat_with(step).take(length).collect()
+}

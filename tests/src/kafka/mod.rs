@@ -1,0 +1,114 @@
+//! A real Kafka: where it is, how it is started, a cluster of it, and what the cluster says of itself.
+
+mod cluster;
+mod format;
+mod node;
+mod watch;
+mod wire;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+pub use cluster::{Cluster, ClusterSpec};
+pub use node::Node;
+pub use watch::{Rejoin, Standing, Watch};
+pub use wire::{ClusterView, Partition, Wire};
+
+/// Names the directory that holds Kafka's `libs`.
+const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
+
+/// Kafka's log goes to standard output, and so to the log of its process.
+const LOG4J: &str = "status = error
+appender.console.type = Console
+appender.console.name = C
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{yyyy-MM-dd HH:mm:ss,SSS}] %p %m (%c{1})%n
+rootLogger.level = INFO
+rootLogger.appenderRef.c.ref = C
+";
+
+/// An unpacked Kafka and the Java to run it.
+#[derive(Debug, Clone)]
+pub struct Kafka {
+    java: PathBuf,
+    class_path: String,
+    version: String,
+}
+
+/// How a Java virtual machine is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jvm(pub Vec<String>);
+
+impl Jvm {
+    /// Starts with the least work: for stories.
+    #[must_use]
+    pub fn quick(heap: &str) -> Self {
+        let heap = format!("-Xmx{heap}");
+        Self(vec![heap, "-XX:+UseSerialGC".to_owned(), "-XX:TieredStopAtLevel=1".to_owned()])
+    }
+
+    /// What `kafka-server-start.sh` would use, but for the heap: for measurements.
+    #[must_use]
+    pub fn stock(heap: &str) -> Self {
+        let mut flags = vec![format!("-Xmx{heap}"), format!("-Xms{heap}")];
+        let stock = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 \
+                     -XX:+ExplicitGCInvokesConcurrent -XX:MaxInlineLevel=15 -Djava.awt.headless=true";
+        flags.extend(stock.split_whitespace().map(str::to_owned));
+        Self(flags)
+    }
+}
+
+impl Kafka {
+    /// The Kafka that the environment names, and Java from `JAVA_HOME` or the path.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn home() -> Result<Self> {
+        let home = env::var_os(HOME).map(PathBuf::from).with_context(|| {
+            format!("{HOME} is not set: run the stories through `cargo xtask test`, which fetches Kafka")
+        })?;
+        let libs = home.join("libs");
+        let mut jars: Vec<String> = fs::read_dir(&libs)
+            .with_context(|| format!("{HOME}: cannot read {}", libs.display()))?
+            .filter_map(|entry| Some(entry.ok()?.path().to_str()?.to_owned()))
+            .filter(|path| path.ends_with(".jar"))
+            .collect();
+        // A class-data archive only fits the class path it was made with: the order must not vary.
+        jars.sort();
+        let version = jars
+            .iter()
+            .find_map(|jar| Path::new(jar).file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
+            .with_context(|| format!("{HOME}: no Kafka 4 in {}", libs.display()))?;
+        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":") })
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The command that runs `main` with `arguments`.
+    pub(crate) fn command(&self, jvm: &Jvm, log4j: &Path, main: &str, arguments: &[&str]) -> Vec<String> {
+        let mut command = vec![self.java.display().to_string()];
+        command.extend(jvm.0.iter().cloned());
+        command.push(format!("-Dlog4j2.configurationFile=file:{}", log4j.display()));
+        command.extend(["-cp", &self.class_path, main].map(str::to_owned));
+        command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        command
+    }
+}
+
+fn java() -> Result<PathBuf> {
+    if let Some(home) = env::var_os("JAVA_HOME") {
+        let java = PathBuf::from(home).join("bin/java");
+        ensure!(java.is_file(), "JAVA_HOME: there is no {}", java.display());
+        return Ok(java);
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).map(|directory| directory.join("java")).find(|java| java.is_file());
+    found.context("no java on the path: install a Java 17 runtime (apt install openjdk-17-jre-headless)")
+}

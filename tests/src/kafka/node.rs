@@ -1,0 +1,138 @@
+//! One Kafka node: a broker or a controller, with its home host, its log dir and its configuration.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::agent::Agent;
+use crate::host::{Host, Output};
+use crate::machine::LOG_DIRS;
+use crate::process::Process;
+
+/// The port of every broker's client listener.
+pub(crate) const BROKER_PORT: u16 = 9092;
+/// The port of every controller's listener.
+pub(crate) const CONTROLLER_PORT: u16 = 9093;
+
+/// A broker or a controller.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) id: i32,
+    pub(crate) home: Arc<Host>,
+    /// What clients know. A broker's moves with it, and is not its home's own.
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) port: u16,
+    /// On the shared storage, from outside.
+    pub(crate) log_dir: PathBuf,
+    pub(crate) properties: PathBuf,
+    pub(crate) command: Vec<String>,
+    pub(crate) process: Mutex<Option<Arc<Process>>>,
+}
+
+impl Node {
+    /// Its node id.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// The host it started on.
+    #[must_use]
+    pub fn home(&self) -> &Arc<Host> {
+        &self.home
+    }
+
+    /// Its listener.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((self.ip, self.port))
+    }
+
+    /// Its log dir as the bed sees it: the shared storage's side of the mount.
+    #[must_use]
+    pub fn log_dir(&self) -> &Path {
+        &self.log_dir
+    }
+
+    /// Its log dir as every host that mounts it sees it.
+    #[must_use]
+    pub fn mount_point(&self) -> String {
+        mount_point(self.port, self.id)
+    }
+
+    /// Its `server.properties`.
+    #[must_use]
+    pub fn properties(&self) -> &Path {
+        &self.properties
+    }
+
+    /// Starts it on its home host, with its address.
+    ///
+    /// # Errors
+    /// When the host is off or the process ends at once.
+    pub fn start(&self) -> Result<Arc<Process>> {
+        let address = format!("{}/24", self.ip);
+        if !self.home.addresses()?.contains(&address) {
+            self.home.add_address(&address)?;
+        }
+        self.start_on(&self.home)
+    }
+
+    /// Starts it on its home host as its unit there would, `guard` being the unit's condition: an agent of that host
+    /// says whether Kafka may start. Returns what it said if not.
+    ///
+    /// # Errors
+    /// When the guard cannot be run, or Kafka ends at once.
+    pub fn start_if_guard_allows(&self, guard: &Agent) -> Result<Result<Arc<Process>, Output>> {
+        let said = guard.cli(&["guard", "--broker", &self.id.to_string()])?;
+        if said.code == 0 { self.start().map(Ok) } else { Ok(Err(said)) }
+    }
+
+    /// Starts it, as it is, on another host that has its log dir and its address.
+    ///
+    /// # Errors
+    /// When the host is off or the process ends at once.
+    pub fn start_on(&self, host: &Host) -> Result<Arc<Process>> {
+        let process = host.spawn(&format!("kafka-{}", self.id), &self.command)?;
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&process));
+        Ok(process)
+    }
+
+    /// The process that the bed started last.
+    ///
+    /// # Errors
+    /// When it has not started any.
+    pub fn process(&self) -> Result<Arc<Process>> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.clone().with_context(|| format!("node {} was never started", self.id))
+    }
+}
+
+pub(crate) fn mount_point(port: u16, id: i32) -> String {
+    if port == CONTROLLER_PORT {
+        format!("{LOG_DIRS}/controller{id}")
+    } else {
+        format!("{LOG_DIRS}/broker{id}")
+    }
+}
+
+/// Writes a properties file, in the order given; a key that is given again replaces the first.
+pub(crate) fn write_properties(path: &Path, entries: &[(String, String)]) -> Result<()> {
+    let mut merged: Vec<&(String, String)> = Vec::new();
+    for entry in entries {
+        ensure!(!entry.1.contains('\n'), "{}: a value of two lines", entry.0);
+        match merged.iter_mut().find(|(key, _)| *key == entry.0) {
+            Some(earlier) => *earlier = entry,
+            None => merged.push(entry),
+        }
+    }
+    let mut text = String::new();
+    for (key, value) in merged {
+        writeln!(text, "{key}={value}")?;
+    }
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

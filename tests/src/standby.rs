@@ -1,0 +1,163 @@
+//! Makes a standby of a host, and writes the configuration of its agent.
+
+use anyhow::Result;
+use toml::{Table, Value, toml};
+
+use crate::agent::{HTTP_PORT, fence_lab};
+use crate::export::Storage;
+use crate::host::Host;
+use crate::kafka::{Cluster, Node};
+use crate::lab::Lab;
+use crate::switch::Outlet;
+
+/// Where every host with an agent has the ledger.
+pub const LEDGER: &str = "/srv/ledger";
+
+/// Where every host with an agent has the directory that storage canaries write to: on the storage of the log dirs.
+const CANARY: &str = "/srv/kafka/canary";
+
+/// Gives `host` what a standby needs: every broker's log dir and the ledger's directory.
+///
+/// # Errors
+/// When one cannot be mounted.
+pub fn equip(lab: &Lab, cluster: &Cluster, host: &Host, ledger: Storage) -> Result<()> {
+    cluster.attach(host)?;
+    host.mount(ledger, &lab.kept("ledger")?, LEDGER)?;
+    host.mount(cluster.storage(), &lab.shared("canary")?, CANARY)
+}
+
+/// Gives the home of a broker what an agent there needs: the ledger's directory.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn equip_home(lab: &Lab, cluster: &Cluster, home: &Host, ledger: Storage) -> Result<()> {
+    home.mount(ledger, &lab.kept("ledger")?, LEDGER)?;
+    home.mount(cluster.storage(), &lab.shared("canary")?, CANARY)
+}
+
+/// The configuration of the agent on `own`, which guards every broker of `cluster`: mode `auto`, every host
+/// that is not a controller's fenced through the lab's switch. A story changes what it is about.
+///
+/// # Errors
+/// When the fence agent has not been built.
+pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
+    let (host, state_dir) = (own.name(), "/srv/local/state");
+    let listen = format!("127.0.0.1:{HTTP_PORT}");
+    let bootstrap: Vec<String> = cluster.brokers().iter().map(|node| node.address().to_string()).collect();
+    let controllers = cluster.controller_endpoints();
+    let (command, template) = (cluster.command().to_vec(), cluster.template().display().to_string());
+    let mut config = toml! {
+        mode = "auto"
+        [policy]
+        host_down_after = "2s"
+        hung_after = "30s"
+        process_down_after = "60s"
+        [ledger]
+        driver = "file"
+        [broker_host]
+        driver = "process"
+    };
+    config.insert("agent".to_owned(), table([("host", host), ("state_dir", state_dir), ("listen", &listen)]));
+    let mut section = Table::new();
+    section.insert("bootstrap".to_owned(), bootstrap.into());
+    section.insert("controllers".to_owned(), controllers.into());
+    config.insert("cluster".to_owned(), section.into());
+    set(&mut config, "ledger", "dir", LEDGER);
+    set(&mut config, "broker_host", "command", command);
+    set(&mut config, "broker_host", "template", template);
+
+    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home().name() == name);
+    let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
+    config
+        .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
+    config.insert("broker".to_owned(), cluster.brokers().iter().map(guarded).collect::<Vec<_>>().into());
+    Ok(config)
+}
+
+/// Makes `config` that of an agent at a broker's home, which serves this broker and no other.
+pub fn serve_only(config: &mut Table, broker: i32) {
+    if let Some(Value::Array(brokers)) = config.get_mut("broker") {
+        brokers.retain(|section| section.get("id").and_then(Value::as_integer) == Some(broker.into()));
+    }
+    let canaries = config.get_mut("canary").and_then(Value::as_array_mut).into_iter().flatten();
+    for brokers in canaries.filter_map(|canary| canary.get_mut("brokers")?.as_array_mut()) {
+        brokers.retain(|id| id.as_integer() == Some(broker.into()));
+    }
+}
+
+/// Fences every host by this outlet of the switch.
+pub fn fence_by(config: &mut Table, outlet: Outlet) {
+    let Some(Value::Array(hosts)) = config.get_mut("host") else { return };
+    for host in hosts {
+        let name = host.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let fences = host.get_mut("fence").and_then(Value::as_array_mut).into_iter().flatten();
+        for options in fences.filter_map(|fence| fence.get_mut("options")?.as_table_mut()) {
+            options.insert("plug".to_owned(), outlet.plug(&name).into());
+        }
+    }
+}
+
+/// Has the agent ask those on `others` what they see, and answer them.
+pub fn ask_peers<'a>(config: &mut Table, others: impl Iterator<Item = &'a Host>) {
+    set(config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
+    let peer = |host: &Host| {
+        let url = format!("http://{}:{HTTP_PORT}", host.address());
+        table([("host", host.name()), ("url", &url)])
+    };
+    config.insert("peer".to_owned(), others.map(peer).collect::<Vec<_>>().into());
+}
+
+/// Has the agent write to the storage of the log dirs every now and then.
+pub fn keep_canary(config: &mut Table, cluster: &Cluster) {
+    let brokers: Vec<i64> = cluster.brokers().iter().map(|node| node.id().into()).collect();
+    let mut canary = toml! {
+        period = "1s"
+        deadline = "1s"
+    };
+    canary.insert("dir".to_owned(), CANARY.into());
+    canary.insert("brokers".to_owned(), brokers.into());
+    config.insert("canary".to_owned(), vec![canary].into());
+}
+
+/// A `[[host]]` that the lab's switch can switch off.
+fn fenced(lab: &Lab, name: &str) -> Result<Value> {
+    let (agent, switch) = (fence_lab()?.display().to_string(), lab.switch().address());
+    let (ip, port) = (switch.ip().to_string(), switch.port().to_string());
+    let mut fence = toml! {
+        driver = "fence_agent"
+        timeout = "5s"
+    };
+    fence.insert("agent".to_owned(), agent.into());
+    fence.insert("options".to_owned(), table([("ip", &ip), ("ipport", &port), ("plug", name)]));
+    let mut host = Table::new();
+    host.insert("name".to_owned(), name.into());
+    host.insert("fence".to_owned(), vec![fence].into());
+    Ok(host.into())
+}
+
+/// The `[[broker]]` of a node.
+fn guarded(node: &Node) -> Value {
+    let address = format!("{}/24", node.address().ip());
+    let mut broker = Table::new();
+    broker.insert("id".to_owned(), i64::from(node.id()).into());
+    broker.insert("home".to_owned(), node.home().name().into());
+    broker.insert("listener".to_owned(), node.address().to_string().into());
+    broker.insert("log_dirs".to_owned(), vec![node.mount_point()].into());
+    let address = table([("driver", "netlink"), ("address", &address), ("interface", "eth0")]);
+    broker.insert("address".to_owned(), address);
+    broker.insert("storage".to_owned(), table([("driver", "mounted")]));
+    broker.into()
+}
+
+fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
+    let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
+    Table::from_iter(entries).into()
+}
+
+/// Sets `key` of a section that a story wants otherwise.
+pub fn set(config: &mut Table, section: &str, key: &str, value: impl Into<Value>) {
+    let section = config.entry(section).or_insert_with(|| Table::new().into());
+    if let Value::Table(section) = section {
+        section.insert(key.to_owned(), value.into());
+    }
+}

@@ -1,0 +1,74 @@
+//! The agent is killed in the middle of a takeover and started again: it finishes the same takeover.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::scenario::{Scenario, Setup};
+use e2e::{Lab, Mode, eventually, story};
+
+const SECONDS_30: Duration = Duration::from_secs(30);
+
+#[test]
+fn killed_after_the_claim() {
+    story("killed_after_the_claim", |lab| {
+        // A switch that hangs keeps the takeover between claim and fence for as long as it takes.
+        lab.switch().set_mode("b1", Mode::Hang);
+        let mend = || lab.switch().set_mode("b1", Mode::Works);
+        killed(lab, |s| s.journal().contains("claimed") && !s.journal().contains("\"done\""), mend)
+    });
+}
+
+#[test]
+fn killed_after_the_fence() {
+    story("killed_after_the_fence", |lab| {
+        killed(lab, |s| s.journal().contains("\"done\"") && lab.switch().count("off", "b1") > 0, || ())
+    });
+}
+
+#[test]
+fn killed_after_the_start() {
+    story("killed_after_the_start", |lab| {
+        killed(lab, |s| s.kafkas().is_ok_and(|found| !found.is_empty()), || ())
+    });
+}
+
+/// Kills the agent as soon as `reached`, and starts it again after `between`.
+fn killed(lab: &Lab, reached: impl Fn(&Scenario) -> bool, between: impl FnOnce()) -> Result<()> {
+    let scenario = Scenario::begin(lab, &Setup::default())?;
+    scenario.start_agents()?;
+    let victim = scenario.victim()?.clone();
+    let mut started = Vec::new();
+    scenario.recovered_after(Duration::from_secs(90), || {
+        victim.power_off()?;
+        eventually("the takeover to get that far", SECONDS_30, || {
+            if reached(&scenario) { Ok(()) } else { Err(scenario.journal()) }
+        })?;
+        scenario.agent.kill()?;
+        started = scenario.kafkas()?;
+        lab.note(format!("the agent is dead; Kafka on the standby: {started:?}"));
+        ensure!(!scenario.journal().contains("\"ended\""), "the takeover was over already");
+        between();
+        scenario.agent.start()
+    })?;
+    scenario.decided("healthy", SECONDS_30)?;
+    let kafkas = scenario.kafkas()?;
+    ensure!(kafkas.len() == 1, "Kafka runs {} times", kafkas.len());
+    ensure!(started.is_empty() || started == kafkas, "Kafka was started again: {started:?}, {kafkas:?}");
+    ensure!(starts(&scenario)? == 1, "Kafka was started {} times", starts(&scenario)?);
+    ensure!(scenario.epochs()?.len() == 1, "another takeover was begun");
+    eventually("the end of the takeover", SECONDS_30, || {
+        if scenario.journal().contains("recovered") { Ok(()) } else { Err(scenario.journal()) }
+    })?;
+    scenario.verdict()?;
+    Ok(())
+}
+
+/// How often Kafka began to start on the standby, by its own log.
+fn starts(scenario: &Scenario) -> Result<usize> {
+    let output = scenario.standby.local().join("state/broker-1/kafka.out");
+    let text = std::fs::read_to_string(output)?;
+    Ok(text
+        .lines()
+        .filter(|line| line.contains("Transition from SHUTDOWN to STARTING (BrokerServer)"))
+        .count())
+}
