@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use toml::Table;
 
 use crate::agent::Agent;
-use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer, verify};
+use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
 use crate::{Fault, Lab, Outlet, Storage, eventually, standby};
@@ -208,7 +208,7 @@ impl<'a> Scenario<'a> {
             self.log.then(group.stop()?).ensure_continuous()?;
         }
         ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
-        let verdict = verify(&self.cluster.bootstrap(), &[&history])?;
+        let verdict = self.cluster.verify(&[&history])?;
         self.lab.note(format!("{verdict}; longest wait {:.1?}", history.longest_wait()));
         verdict.ensure_clean()?;
         Ok(End { lost: verdict.lost(), history })

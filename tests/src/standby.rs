@@ -49,7 +49,7 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     let mut config = toml! {
         mode = "auto"
         [policy]
-        host_down_after = "2s"
+        host_down_after = "1500ms"
         hung_after = "30s"
         process_down_after = "60s"
         [ledger]

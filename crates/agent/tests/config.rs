@@ -115,7 +115,7 @@ fn what_is_left_out_has_the_documented_default() {
         policy.stale_after,
     ]
     .map(|limit| limit.as_millis());
-    assert_eq!(millis, [2_000, 30_000, 60_000, 1_000, 3_000]);
+    assert_eq!(millis, [1_500, 30_000, 60_000, 1_000, 3_000]);
     assert_eq!(policy.max_brokers_down, 1);
 }
 

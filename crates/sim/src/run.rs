@@ -219,7 +219,7 @@ impl Run {
         let seconds = Duration::from_secs;
         Policy {
             mode: if self.scenario.approve { Mode::Approve } else { Mode::Auto },
-            host_down_after: seconds(2),
+            host_down_after: Duration::from_millis(1_500),
             hung_after: seconds(8),
             process_down_after: seconds(8),
             controller_silent_for: seconds(1),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::history::{WriteSpec, Writer, verify};
+use crate::history::{WriteSpec, Writer};
 use crate::scenario::{Scenario, Setup};
 use crate::{Lab, Storage};
 use dice::{Dice, Kind, Throw};
@@ -118,9 +118,8 @@ fn next(field: &Field, dice: &mut Dice) -> Result<Throw> {
 }
 
 fn judge(field: Field, payments: Writer, tally: &mut Tally) -> Result<()> {
-    let bootstrap = field.scenario.cluster.bootstrap();
     let history = payments.stop()?;
-    let of_payments = verify(&bootstrap, &[&history])?;
+    let of_payments = field.scenario.cluster.verify(&[&history])?;
     field.lab.note(format!("{TOPIC}: {of_payments}"));
     let end = field.scenario.verdict()?;
     of_payments.ensure_clean().context(TOPIC)?;

@@ -1,6 +1,6 @@
 //! Judging: pure, from what was acknowledged and what was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::{Result, bail};
@@ -134,6 +134,12 @@ impl Verdict {
         self.violations.iter().filter(|violation| matches!(violation, Violation::Lost(_))).count()
     }
 
+    /// The partitions that the violations are about.
+    #[must_use]
+    pub fn partitions(&self) -> BTreeSet<i32> {
+        self.violations.iter().flat_map(Violation::partitions).collect()
+    }
+
     /// Passes a verdict without violations.
     ///
     /// # Errors
@@ -154,6 +160,15 @@ impl Violation {
             Self::Duplicated { .. } => "duplicated",
             Self::Disordered { .. } => "out of order",
             Self::Invented(_) => "never sent",
+        }
+    }
+
+    fn partitions(&self) -> Vec<i32> {
+        match self {
+            Self::Lost(acked) => vec![acked.partition],
+            Self::Moved { acked, found: (partition, _) } => vec![acked.partition, *partition],
+            Self::Duplicated { places, .. } => places.iter().map(|(partition, _)| *partition).collect(),
+            Self::Disordered { record, .. } | Self::Invented(record) => vec![record.partition],
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct ReadRecord {
 ///
 /// # Errors
 /// When the topic cannot be read; violations are in the [`Verdict`].
-pub fn verify(bootstrap: &str, histories: &[&History]) -> Result<Verdict> {
+pub(crate) fn verify(bootstrap: &str, histories: &[&History]) -> Result<Verdict> {
     let topic = histories.first().context("no history to verify")?.topic.as_str();
     ensure!(histories.iter().all(|history| history.topic == topic), "histories of different topics");
     let log = read_topic(bootstrap, topic, Duration::from_secs(120))?;

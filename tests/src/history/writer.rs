@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rdkafka::ClientContext;
 use rdkafka::Message;
-use rdkafka::config::ClientConfig;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -52,10 +52,11 @@ pub struct Writer {
     thread: Option<JoinHandle<Result<u64>>>,
 }
 
-/// Takes down each delivery report, in memory and in the story's folder.
+/// Takes down each delivery report, in memory and in the story's folder, and there what the client says of itself.
 struct Recorder {
     begin: Instant,
     notes: Mutex<Notes>,
+    log: Mutex<File>,
 }
 
 struct Notes {
@@ -78,8 +79,12 @@ impl Writer {
         let mut file = BufWriter::new(File::create(&file)?);
         writeln!(file, "id\tpartition\toffset\tsent_us\tacked_us")?;
         let notes = Mutex::new(Notes { acked: Vec::new(), failed: Vec::new(), file });
+        let log = Mutex::new(File::create(artifacts.join(format!("client-{number}.log")))?);
         let mut client = ClientConfig::new();
         client
+            // What it does about sequence numbers: the only trace of a duplicate that it made itself.
+            .set("debug", "eos")
+            .set_log_level(RDKafkaLogLevel::Debug)
             .set("bootstrap.servers", bootstrap)
             .set("client.id", format!("writer-{number}"))
             .set("acks", "all")
@@ -87,7 +92,7 @@ impl Writer {
             .set("linger.ms", "5")
             .set("socket.timeout.ms", SOCKET_TIMEOUT_MS);
         client.extend(spec.client.iter().cloned());
-        let producer = Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes })?);
+        let producer = Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);
         let stop = Arc::new(AtomicBool::new(false));
         let topic = spec.topic.clone();
         let thread = {
@@ -214,7 +219,12 @@ impl Recorder {
     }
 }
 
-impl ClientContext for Recorder {}
+impl ClientContext for Recorder {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writeln!(log, "{} {facility} {message}", self.micros(Instant::now()));
+    }
+}
 
 impl ProducerContext for Recorder {
     type DeliveryOpaque = Box<Sent>;

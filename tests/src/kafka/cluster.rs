@@ -19,7 +19,7 @@ use super::wire::{ClusterView, Wire};
 use super::{Jvm, Kafka, LOG4J};
 use crate::eventually;
 use crate::export::Storage;
-use crate::history::{GroupReader, WriteSpec, Writer};
+use crate::history::{GroupReader, History, Verdict, WriteSpec, Writer, verify};
 use crate::host::Host;
 use crate::lab::Lab;
 
@@ -285,6 +285,28 @@ impl Cluster {
     /// When the client cannot be made.
     pub fn read_in_group(&self, topic: &str, group: &str) -> Result<GroupReader> {
         GroupReader::start(&self.bootstrap(), topic, group)
+    }
+
+    /// Reads the topic of `histories`, which must be all that was written to it, and judges them. Of partitions
+    /// with a violation, every broker's files are kept with the artifacts, for `kafka-dump-log`.
+    ///
+    /// # Errors
+    /// When the topic cannot be read, or the files cannot be kept; violations are in the [`Verdict`].
+    pub fn verify(&self, histories: &[&History]) -> Result<Verdict> {
+        let verdict = verify(&self.bootstrap(), histories)?;
+        let topic = histories.first().map_or("", |history| history.topic.as_str());
+        for partition in verdict.partitions() {
+            for node in &self.brokers {
+                let name = format!("{topic}-{partition}");
+                let kept = self.artifacts.join(format!("evidence/broker-{}/{name}", node.id));
+                fs::create_dir_all(&kept)?;
+                for entry in fs::read_dir(node.log_dir.join(&name))? {
+                    let entry = entry?;
+                    fs::copy(entry.path(), kept.join(entry.file_name()))?;
+                }
+            }
+        }
+        Ok(verdict)
     }
 
     fn client(&self) -> ClientConfig {

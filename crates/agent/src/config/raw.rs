@@ -90,8 +90,9 @@ fn listen() -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawPolicy {
-    /// A broker whose host cannot be reached is taken over after this long. At least three probes (750 ms),
-    /// so that one lost packet does not look like a dead host.
+    /// A broker whose host cannot be reached is taken over after this long; with what a last probe takes, that is
+    /// within 2.5 s of the fault. At least three probes (750 ms), so that one lost packet does not look like a
+    /// dead host.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) host_down_after: Duration,
@@ -153,7 +154,7 @@ pub(crate) struct RawPolicy {
 impl Default for RawPolicy {
     fn default() -> Self {
         Self {
-            host_down_after: Duration::from_secs(2),
+            host_down_after: Duration::from_millis(1_500),
             hung_after: Duration::from_secs(30),
             process_down_after: Duration::from_secs(60),
             controller_silent_for: Duration::from_secs(1),

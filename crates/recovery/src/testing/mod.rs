@@ -171,7 +171,7 @@ impl World {
     pub fn policy() -> Policy {
         Policy {
             mode: Mode::Auto,
-            host_down_after: Duration::from_secs(2),
+            host_down_after: Duration::from_millis(1_500),
             hung_after: Duration::from_secs(30),
             process_down_after: Duration::from_secs(60),
             controller_silent_for: Duration::from_secs(1),
