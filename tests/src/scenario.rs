@@ -37,8 +37,6 @@ pub struct Setup {
     pub policy: &'static [(&'static str, &'static str)],
     /// Records a second.
     pub rate: u32,
-    /// Settings of the writer's client that differ from the bed's.
-    pub client: &'static [(&'static str, &'static str)],
     /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best rank.
     pub standbys: u8,
     /// The brokers whose home has an agent too, for that broker.
@@ -60,7 +58,6 @@ impl Default for Setup {
             mode: "auto",
             policy: &[],
             rate: 500,
-            client: &[],
             standbys: 1,
             at_home: &[],
             peers: false,
@@ -113,9 +110,7 @@ impl<'a> Scenario<'a> {
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
         let agent = Arc::clone(standbys.first().context("a scenario without a standby")?);
         let standby = Arc::clone(agent.host());
-        let client = setup.client.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let spec = WriteSpec { client: client.collect(), ..WriteSpec::steady(TOPIC, PARTITIONS, setup.rate) };
-        let writer = cluster.write(spec)?;
+        let writer = cluster.write(WriteSpec::steady(TOPIC, PARTITIONS, setup.rate))?;
         let group = Some(cluster.read_in_group(TOPIC, "audit")?);
         let log = GroupLog::default();
         let scenario = Self { lab, cluster, standby, agent, standbys, at_home, ledger, writer, group, log };

@@ -31,12 +31,6 @@ const LIMIT: Duration = Duration::from_secs(180);
 const TOPIC: &str = "payments";
 const PARTITIONS: i32 = 12;
 
-/// One request at a time. With several, librdkafka 2.12 writes a record twice when it loses the first of them to a
-/// change of leaders: it sends a later batch before it repeats that one, is told `OUT_OF_ORDER_SEQUENCE_NUMBER`, and
-/// begins a new sequence with records that are in the log already. That is the client's, and no round goes by without
-/// a change of leaders.
-const CLIENT: &[(&str, &str)] = &[("max.in.flight.requests.per.connection", "1")];
-
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Marathon {
@@ -70,8 +64,7 @@ impl Marathon {
         lab.note(format!("seed {}", self.seed));
         let scenario = Scenario::begin(lab, &setup())?;
         scenario.cluster.create_topic(TOPIC, PARTITIONS, 3, 2)?;
-        let client = CLIENT.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let spec = WriteSpec { size: 1000, client, ..WriteSpec::steady(TOPIC, PARTITIONS, 60) };
+        let spec = WriteSpec { size: 1000, ..WriteSpec::steady(TOPIC, PARTITIONS, 60) };
         let payments = scenario.cluster.write(spec)?;
         scenario.start_agents()?;
         let lookout = Lookout::start(lab.hosts());
@@ -144,7 +137,6 @@ fn setup() -> Setup {
             ("takeovers_per_cluster", "100000"),
         ],
         rate: 300,
-        client: CLIENT,
         standbys: 2,
         at_home: &BROKERS,
         peers: true,
