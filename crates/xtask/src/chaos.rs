@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::bed::Bed;
 use crate::demo::become_program;
 use crate::preflight::{self, Scope};
+use crate::shell;
 use crate::workspace::{Profile, Workspace};
 
 /// Let random faults befall a real cluster under load; fail if anything acknowledged is lost or doubled.
@@ -39,4 +40,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         program.arg("--json").arg(json);
     }
     become_program(&mut program)
+}
+
+/// Five minutes, always the same faults: part of `cargo xtask test`.
+pub(crate) fn run_for_test(bed: &Bed) -> Result<()> {
+    shell::run(bed.program("chaos")?.args(["--minutes", "5", "--seed", "1"]))
 }

@@ -11,9 +11,10 @@ use crate::bed::Bed;
 use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::{Profile, Workspace};
-use crate::{shell, sim, tools};
+use crate::{chaos, shell, sim, tools};
 
-/// Check format, lints, licences and bans; run the unit and property tests, then every story on a real Kafka.
+/// Check format, lints, licences and bans; run the unit and property tests, every story on a real Kafka, and a
+/// short fault marathon.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this tier; without it, all.
@@ -104,8 +105,9 @@ impl Runner {
     }
 
     fn stories(&self, report: &mut Report, nextest: &Path) {
-        let bed =
-            report.part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy"], Profile::Dev));
+        let bed = report.part("kafka and agent", |_| {
+            Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev)
+        });
         let Some(bed) = bed else {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;
@@ -117,6 +119,11 @@ impl Runner {
             })
             .with_context(|| format!("what the failed stories left is in {}", bed.artifacts.display()))
         });
+        if self.filter.is_some() {
+            report.skip("fault marathon", "a filter was given");
+        } else {
+            report.part("fault marathon", |_| chaos::run_for_test(&bed));
+        }
     }
 
     /// Runs the tests of the default members, or those that `select` says, and counts them.
