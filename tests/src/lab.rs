@@ -81,6 +81,16 @@ impl Lab {
         make(self.data.join(name))
     }
 
+    /// A shared directory with room for so many MiB: one that can be filled.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn small_shared(&self, name: &str, mebibytes: u32) -> Result<PathBuf> {
+        let dir = self.shared(name)?;
+        shell::sh(&format!("mount -t tmpfs -o size={mebibytes}m tmpfs {}", dir.display()))?;
+        Ok(dir)
+    }
+
     /// A shared directory that is kept with the artifacts: for a ledger.
     ///
     /// # Errors

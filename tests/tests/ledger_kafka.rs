@@ -2,6 +2,8 @@
 //! broker is dead, and it says so when too many are.
 
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -215,6 +217,55 @@ fn the_ledger_outlives_a_broker_and_not_two() {
         ensure!(all.len() == 2 && all.iter().all(|journal| journal.outcome().is_some()), "{all:?}");
         Ok(())
     });
+}
+
+#[test]
+fn a_full_disk_is_an_outage_and_nothing_is_lost() {
+    story("a_full_disk_is_an_outage_and_nothing_is_lost", |lab| {
+        let disks = ["b1", "b2", "b3"].map(|host| lab.small_shared(host, 64));
+        let disks: Vec<PathBuf> = disks.into_iter().collect::<Result<_>>()?;
+        let bed = Bed::begin(lab)?;
+        bed.make(TOPIC, (1, 3), &SETTINGS)?;
+        let (ours, theirs) = (bed.ledger(), bed.ledger());
+        bed.runtime.block_on(ours.claim(&claim(1, 1, "a")))?;
+        let kept = bed.runtime.block_on(append(&*ours, (1, 1, "a"), &[started(0)]))?;
+
+        let fillers = disks.iter().map(|disk| disk.join("filler"));
+        fillers.clone().try_for_each(|filler| fill(&filler))?;
+        let begun = Instant::now();
+        let lost = bed.runtime.block_on(append(&*ours, (1, 1, "a"), &[done(0, 10)]));
+        ensure!(matches!(lost, Err(LedgerError::Unavailable { .. })), "{lost:?}");
+        ensure!(begun.elapsed() < TIMEOUT + Duration::from_secs(3), "it took {:?}", begun.elapsed());
+        lab.note(format!("no room: {}", refused(lost)?));
+
+        // A broker that cannot write ends itself. There is room again, and it is started again.
+        fillers.clone().try_for_each(std::fs::remove_file)?;
+        for node in bed.cluster.brokers() {
+            if !node.process()?.is_running() {
+                node.start()?;
+            }
+        }
+        bed.cluster.wait_complete(Duration::from_secs(90))?;
+        bed.runtime.block_on(append(&*ours, (1, 1, "a"), &[ended()]))?;
+        let all = bed.runtime.block_on(theirs.all(BrokerId(1)))?;
+        let [journal] = all.as_slice() else { return Err(anyhow!("one epoch: {all:?}")) };
+        let seqs: Vec<u64> = journal.records.iter().map(|record| record.seq).collect();
+        ensure!(seqs.starts_with(&[0]) && kept.iter().all(|seq| seqs.contains(seq)), "{journal:?}");
+        ensure!(journal.outcome().is_some(), "{journal:?}");
+        Ok(())
+    });
+}
+
+/// Writes to a file until there is no room left.
+fn fill(file: &Path) -> Result<()> {
+    let mut file = std::fs::File::create(file)?;
+    loop {
+        match file.write_all(&[0; 4096]) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 #[test]
