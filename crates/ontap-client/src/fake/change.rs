@@ -69,7 +69,7 @@ fn rule(world: &mut World, at: usize, body: Value, op: &Op) -> Result<Value, Ref
     if let Some(index) = index.filter(|index| row["index"] != *index) {
         // Out of the way first, so that the others shift as if it were not there.
         world.rows_mut(Table::Rules)[at]["index"] = Value::Null;
-        make_room(world, &policy.to_string(), index);
+        make_room(world, &policy, index);
         row["index"] = index.into();
     }
     world.rows_mut(Table::Rules)[at] = row.clone();

@@ -94,7 +94,6 @@ fn add_rule(world: &mut World, policy: &Value, body: &Value) -> Result<Value, Re
         }
     }
     check_matches(&row["clients"])?;
-    let id = policy["id"].to_string();
     let same = |rule: &Value| {
         let differs = |field: &str| rule[field] != row[field];
         !["clients", "protocols", "ro_rule", "rw_rule", "superuser", "anonymous_user"]
@@ -104,13 +103,13 @@ fn add_rule(world: &mut World, policy: &Value, body: &Value) -> Result<Value, Re
     if world.rows(Table::Rules).iter().any(|rule| rule["policy"]["id"] == policy["id"] && same(rule)) {
         return Err(Refusal::bad(1_704_070, "An identical export policy rule exists already."));
     }
-    let taken = indices(world, &id);
+    let taken = indices(world, &policy["id"]);
     let index = match row["index"].as_i64() {
         Some(index) if index < 1 => return Err(Refusal::bad(3_277_162, "The rule index is too small.")),
         Some(index) => index,
         None => taken.iter().max().unwrap_or(&0) + 1,
     };
-    make_room(world, &id, index);
+    make_room(world, &policy["id"], index);
     let own = json!({ "index": index, "policy": { "id": policy["id"], "name": policy["name"] }, "svm": policy["svm"] });
     merge(&mut row, own);
     world.insert(Table::Rules, row.clone());
@@ -118,18 +117,18 @@ fn add_rule(world: &mut World, policy: &Value, body: &Value) -> Result<Value, Re
     Ok(row)
 }
 
-fn indices(world: &World, policy: &str) -> Vec<i64> {
-    let rules = world.rows(Table::Rules).iter().filter(|rule| rule["policy"]["id"].to_string() == policy);
+fn indices(world: &World, policy: &Value) -> Vec<i64> {
+    let rules = world.rows(Table::Rules).iter().filter(|rule| rule["policy"]["id"] == *policy);
     rules.filter_map(|rule| rule["index"].as_i64()).collect()
 }
 
 /// Moves the rules from `index` on up by one, if there is one at it.
-pub(super) fn make_room(world: &mut World, policy: &str, index: i64) {
+pub(super) fn make_room(world: &mut World, policy: &Value, index: i64) {
     if !indices(world, policy).contains(&index) {
         return;
     }
     for rule in world.rows_mut(Table::Rules) {
-        if rule["policy"]["id"].to_string() == policy
+        if rule["policy"]["id"] == *policy
             && let Some(at) = rule["index"].as_i64().filter(|at| *at >= index)
         {
             rule["index"] = (at + 1).into();

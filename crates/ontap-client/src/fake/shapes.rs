@@ -67,7 +67,7 @@ pub(super) struct Shape {
     /// What `fields=*` leaves out.
     pub(super) expensive: &'static [&'static str],
     /// Letters of what is allowed: `g`et, `p`ost, patc`h`, `d`elete.
-    verbs: &'static str,
+    pub(super) verbs: &'static str,
     /// Changes are jobs.
     pub(super) jobs: bool,
     /// The path itself is the one record.
