@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ontap_client::fake::{Access, Fake, Fault, Table, World};
+use ontap_client::fake::{Access, ClientCertificate, Fake, Fault, Table, World};
 use reqwest::{Client, Method, Response};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
 const RULE: &str = "/api/protocols/nfs/export-policies";
@@ -23,6 +25,11 @@ struct Bed {
 }
 
 fn client(certificate: Option<&[u8]>) -> Client {
+    client_as(certificate, None)
+}
+
+/// With a certificate of its own, if need be.
+fn client_as(certificate: Option<&[u8]>, own: Option<&ClientCertificate>) -> Client {
     let mut roots = rustls::RootCertStore::empty();
     if let Some(certificate) = certificate {
         roots.add(certificate.to_vec().into()).unwrap();
@@ -31,8 +38,15 @@ fn client(certificate: Option<&[u8]>) -> Client {
         rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some(own) => {
+            let chain = vec![CertificateDer::from_pem_slice(own.certificate_pem.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(own.key_pem.as_bytes()).unwrap();
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
     Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap()
 }
 
@@ -443,4 +457,59 @@ async fn https_is_for_those_who_trust_the_certificate() {
     assert_eq!(ask(client(fake.certificate_der())).await.unwrap().status(), 200);
     assert!(ask(client(None)).await.is_err());
     assert!(fake.certificate_pem().unwrap().starts_with("-----BEGIN CERTIFICATE-----"));
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_a_login() {
+    let fake = Fake::https(World::small()).await.unwrap();
+    let known = fake.client_certificate("admin").unwrap();
+    let unknown = fake.client_certificate("nobody").unwrap();
+    for (own, status) in [(Some(&known), 200), (Some(&unknown), 401), (None, 401)] {
+        let client = client_as(fake.certificate_der(), own);
+        let response = client.get(format!("{}/api/cluster", fake.url())).send().await.unwrap();
+        assert_eq!(response.status(), status);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_client_is_told_from_one_at_work() {
+    let bed = Bed::new().await;
+    bed.fake.world(|world| world.connect("kafka01", NEW, Duration::from_secs(900)));
+    let idle = "/api/protocols/nfs/connected-clients?idle_duration=%3E%3DPT10M";
+    let shown = bed.get(idle).await;
+    assert_eq!((&shown["num_records"], &shown["records"][0]["client_ip"]), (&json!(1), &json!("10.0.0.102")));
+    assert!(bed.fake.world(|world| world.touch("kafka01", NEW)));
+    assert_eq!(bed.get(idle).await["num_records"], 0);
+    bed.fake.world(|world| world.load("kafka01", 120, 7_000_000, 450));
+    let metrics = format!("/api/storage/volumes/{}/metrics?interval=1h&fields=*", bed.volume);
+    assert_eq!(bed.get(&metrics).await["records"][0]["iops"]["write"], 120);
+}
+
+#[tokio::test]
+async fn a_node_that_reboots_is_served_by_its_partner() {
+    let bed = Bed::new().await;
+    let uuid = bed.get("/api/cluster/nodes?name=node-01").await["records"][0]["uuid"].clone();
+    let node = format!("/api/cluster/nodes/{}", uuid.as_str().unwrap());
+    let at = async || {
+        let lif =
+            bed.get("/api/network/ip/interfaces?fields=location").await["records"][0]["location"].clone();
+        let aggregate =
+            bed.get("/api/storage/aggregates?fields=node").await["records"][0]["node"]["name"].clone();
+        (lif["node"]["name"].clone(), lif["is_home"].clone(), aggregate)
+    };
+    assert_eq!(bed.send("PATCH", &format!("{node}?action=reboot"), Some(json!({}))).await.0, 202);
+    assert_eq!(bed.get(&node).await["state"], "waiting_for_giveback");
+    assert_eq!(at().await, (json!("node-02"), json!(false), json!("node-02")));
+    bed.send("PATCH", &format!("{node}?action=giveback"), Some(json!({}))).await;
+    assert_eq!(at().await, (json!("node-01"), json!(true), json!("node-01")));
+}
+
+#[tokio::test]
+async fn a_second_change_does_not_end_a_lag() {
+    let bed = Bed::new().await;
+    assert!(bed.allows(OLD));
+    bed.fake.inject(Fault::bites_late(Duration::from_secs(3600)).on("PATCH", RULE).first(1));
+    bed.give_to(NEW).await;
+    bed.give_to("10.0.0.103".parse().unwrap()).await;
+    assert!(bed.allows(OLD) && !bed.allows(NEW));
 }

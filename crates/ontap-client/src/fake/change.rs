@@ -29,7 +29,7 @@ pub(super) fn change(world: &mut World, at: usize, op: &Op) -> Result<Value, Ref
             check_service(&row)?;
         }
         Table::Interfaces => interface(world, &mut row, body)?,
-        Table::Nodes => node(&mut row, body, op)?,
+        Table::Nodes => node(world, &mut row, body, op)?,
         Table::Snapmirror => snapmirror(&mut row, body)?,
         _ => merge(&mut row, body),
     }
@@ -132,16 +132,30 @@ fn interface(world: &World, row: &mut Value, body: Value) -> Result<(), Refusal>
     Ok(())
 }
 
-fn node(row: &mut Value, body: Value, op: &Op) -> Result<(), Refusal> {
+fn node(world: &mut World, row: &mut Value, body: Value, op: &Op) -> Result<(), Refusal> {
     merge(row, body);
-    match op.option("action") {
-        None => {}
-        Some("shutdown" | "power_off") => row["state"] = "taken_over".into(),
-        Some("reboot") => row["state"] = "waiting_for_giveback".into(),
-        Some("giveback" | "power_on") => row["state"] = "up".into(),
-        Some(action) => return Err(Refusal::invalid("action", &action.into())),
+    let Some(action) = op.option("action") else { return Ok(()) };
+    row["state"] = match action {
+        "shutdown" | "power_off" => "taken_over",
+        "reboot" => "waiting_for_giveback",
+        "giveback" | "power_on" => "up",
+        action => return Err(Refusal::invalid("action", &action.into())),
     }
+    .into();
+    let own = json!({ "name": row["name"], "uuid": row["uuid"] });
+    let partner = row["ha"]["partners"][0].clone();
+    let host = if row["state"] == "up" || partner.is_null() { own.clone() } else { partner };
+    host_storage_of(world, &own, &host);
     Ok(())
+}
+
+/// The aggregates and LIFs that are at home on `node` are served by `host` from now on.
+fn host_storage_of(world: &mut World, node: &Value, host: &Value) {
+    let at_home = host["name"] == node["name"];
+    let name = query::text(&node["name"]);
+    world.update(Table::Aggregates, &[("home_node.name", &name)], json!({ "node": host }));
+    let place = json!({ "node": host, "is_home": at_home, "port": { "node": { "name": host["name"] } } });
+    world.update(Table::Interfaces, &[("location.home_node.name", &name)], json!({ "location": place }));
 }
 
 fn snapmirror(row: &mut Value, body: Value) -> Result<(), Refusal> {

@@ -48,6 +48,7 @@ use tokio::task::JoinHandle;
 
 pub use access::Access;
 pub use faults::Fault;
+pub use server::ClientCertificate;
 pub use shapes::Table;
 pub use state::Request;
 pub use world::World;
@@ -131,6 +132,16 @@ impl Fake {
     #[must_use]
     pub fn certificate_der(&self) -> Option<&[u8]> {
         self.certificate.as_ref().map(|(_, der)| der.as_slice())
+    }
+
+    /// Makes a client certificate by which the account `name` can log in, by HTTPS.
+    ///
+    /// # Errors
+    /// No certificate could be made.
+    pub fn client_certificate(&self, name: &str) -> io::Result<ClientCertificate> {
+        let made = server::client_certificate(name)?;
+        self.world(|world| world.certificate(name, &made.der));
+        Ok(made)
     }
 
     /// Reads or changes the world; who watches [`Fake::changes`] is told.

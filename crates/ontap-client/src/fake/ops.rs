@@ -168,6 +168,7 @@ fn view(world: &World, table: Table) -> Vec<(usize, Value)> {
             })
             .collect(),
         Table::ClientMaps => client_maps(world),
+        Table::ConnectedClients => plain(table).map(|(at, row)| (at, with_idle(row))).collect(),
         Table::CliVolumes => plain(Table::Volumes).map(|(at, row)| (at, cli::volume_row(&row))).collect(),
         table => plain(table).collect(),
     }
@@ -187,6 +188,15 @@ fn with_rules(world: &World, mut policy: Value) -> Value {
     }
     policy["rules"] = rules.into();
     policy
+}
+
+/// A record that a test wrote itself may have an `idle_duration` of its own, which stands still.
+fn with_idle(mut client: Value) -> Value {
+    if let Some(since) = client["~since"].as_i64() {
+        let idle = (jiff::Timestamp::now().as_second() - since).max(0);
+        client["idle_duration"] = format!("PT{idle}S").into();
+    }
+    client
 }
 
 fn client_maps(world: &World) -> Vec<(usize, Value)> {

@@ -36,6 +36,8 @@ pub(super) struct Incoming {
     pub(super) path: String,
     pub(super) query: String,
     pub(super) authorization: Option<String>,
+    /// The client certificate, DER.
+    pub(super) certificate: Option<Vec<u8>>,
     pub(super) accept: Option<String>,
     pub(super) svm: Option<String>,
     pub(super) body: Vec<u8>,
@@ -124,8 +126,7 @@ impl State {
     async fn answer(self: &Arc<Self>, incoming: &Incoming, fate: &Fate) -> Result<Answer, Refusal> {
         let op = {
             let inner = self.lock();
-            let account =
-                log_in(&inner.world, incoming.authorization.as_deref()).ok_or_else(not_logged_in)?;
+            let account = log_in(&inner.world, incoming).ok_or_else(not_logged_in)?;
             authorize(account, incoming)?;
             understand(incoming)?
         };
@@ -219,8 +220,12 @@ fn understand(incoming: &Incoming) -> Result<Op, Refusal> {
     Ok(op)
 }
 
-fn log_in<'a>(world: &'a World, authorization: Option<&str>) -> Option<&'a Account> {
-    let (scheme, credentials) = authorization?.split_once(' ')?;
+fn log_in<'a>(world: &'a World, incoming: &Incoming) -> Option<&'a Account> {
+    let Some(authorization) = &incoming.authorization else {
+        let shown = incoming.certificate.as_ref()?;
+        return world.accounts.iter().find(|account| account.certificate.as_ref() == Some(shown));
+    };
+    let (scheme, credentials) = authorization.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return world.accounts.iter().find(|account| account.token.as_deref() == Some(credentials.trim()));
     }

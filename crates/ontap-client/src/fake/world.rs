@@ -39,6 +39,8 @@ pub(super) struct Account {
     pub(super) name: String,
     pub(super) password: String,
     pub(super) token: Option<String>,
+    /// DER.
+    pub(super) certificate: Option<Vec<u8>>,
     /// Paths below which this account may do nothing.
     pub(super) denied: Vec<String>,
     pub(super) readonly: bool,
@@ -113,6 +115,7 @@ impl World {
             name: name.to_owned(),
             password: password.to_owned(),
             token: None,
+            certificate: None,
             denied: Vec::new(),
             readonly: false,
         });
@@ -131,6 +134,11 @@ impl World {
     /// `name` may only read.
     pub fn readonly(&mut self, name: &str) {
         self.of_account(name, |account| account.readonly = true);
+    }
+
+    /// Lets `name` log in by this client certificate (DER) too.
+    pub fn certificate(&mut self, name: &str, certificate: &[u8]) {
+        self.of_account(name, |account| account.certificate = Some(certificate.to_vec()));
     }
 
     fn of_account(&mut self, name: &str, act: impl FnOnce(&mut Account)) {
@@ -249,7 +257,7 @@ impl World {
     /// `client` connects to `volume` now, or as soon as it is created, and holds two NFSv4.1 locks in it.
     pub fn guest(&mut self, volume: &str, client: IpAddr) {
         if self.find(Table::Volumes, &[("name", volume)]).is_some() {
-            self.connect(volume, client, "PT0S");
+            self.connect(volume, client, Duration::ZERO);
             self.lock(volume, client, "broker1/.lock");
             self.lock(volume, client, "broker1/__a_demo_topic-0/00000000000000000000.log");
         } else {
@@ -264,15 +272,16 @@ impl World {
         now.into_iter().for_each(|(volume, client)| self.guest(&volume, client));
     }
 
-    /// A connected client, and its TCP connection; `idle` is an ISO 8601 duration such as `PT5S`.
-    pub fn connect(&mut self, volume: &str, client: IpAddr, idle: &str) {
+    /// A connected client that has been idle for so long (whole seconds), and its TCP connection. From now on its
+    /// `idle_duration` grows, until [`World::touch`].
+    pub fn connect(&mut self, volume: &str, client: IpAddr, idle: Duration) {
         let Some(row) = self.find(Table::Volumes, &[("name", volume)]).cloned() else { return };
         let svm = query::text(&row["svm"]["name"]);
         let lif = self.find(Table::Interfaces, &[("svm.name", &svm)]).cloned().unwrap_or_default();
         let node = lif["location"]["node"].clone();
         let connected = json!({
             "svm": row["svm"], "node": node, "server_ip": lif["ip"]["address"], "client_ip": client.to_string(),
-            "volume": reference_of(&row), "protocol": "nfs4.1", "idle_duration": idle,
+            "volume": reference_of(&row), "protocol": "nfs4.1", "~since": seconds_ago(idle),
             "export_policy": row["nas"]["export_policy"], "local_request_count": 1000, "remote_request_count": 0,
         });
         self.insert(Table::ConnectedClients, connected);
@@ -284,6 +293,23 @@ impl World {
             "blocks_lb": false,
         });
         self.insert(Table::CliConnections, connection);
+    }
+
+    /// The client does something on the volume: it is no longer idle. Returns whether it is connected at all.
+    pub fn touch(&mut self, volume: &str, client: IpAddr) -> bool {
+        let client = client.to_string();
+        let place = [("volume.name", volume), ("client_ip", client.as_str())];
+        self.update(Table::ConnectedClients, &place, json!({ "~since": seconds_ago(Duration::ZERO) })) > 0
+    }
+
+    /// What the volume's metrics show from now on: writes per second, bytes per second, and microseconds for each.
+    pub fn load(&mut self, volume: &str, iops: u64, throughput: u64, latency: u64) {
+        let rate = |value: u64| json!({ "read": 0, "write": value, "other": 0, "total": value });
+        let metric = json!({
+            "iops": rate(iops), "throughput": rate(throughput), "latency": rate(latency), "status": "ok",
+            "duration": "PT15S", "timestamp": now(),
+        });
+        self.update(Table::Volumes, &[("name", volume)], json!({ "metric": metric }));
     }
 
     /// A granted NFSv4.1 share lock of `client` on `path` (relative to the junction). Returns its UUID.
@@ -391,9 +417,10 @@ impl World {
 
     /// The rules of a policy have changed. With a lag in force, verdicts that clients have got stay for so long.
     pub(super) fn rules_changed(&mut self, policy: i64) {
-        let until = self.lag.map(|lag| Instant::now() + lag);
+        // Without one, what an earlier change left in the cache stays there all the same.
+        let Some(lag) = self.lag else { return };
         for (_, verdict) in self.verdicts.iter_mut().filter(|((_, id), _)| *id == policy) {
-            verdict.stays_until = until;
+            verdict.stays_until = verdict.stays_until.max(Some(Instant::now() + lag));
         }
     }
 }
@@ -406,6 +433,11 @@ fn has(row: &Value, fields: &[(&str, &str)]) -> bool {
 
 pub(super) fn reference_of(row: &Value) -> Value {
     json!({ "name": row["name"], "uuid": row["uuid"] })
+}
+
+/// That moment, in seconds of the epoch.
+fn seconds_ago(age: Duration) -> i64 {
+    jiff::Timestamp::now().as_second() - i64::try_from(age.as_secs()).unwrap_or_default()
 }
 
 /// Now, as ONTAP writes times.
