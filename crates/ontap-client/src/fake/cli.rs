@@ -66,7 +66,7 @@ fn flush(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     world.verdicts.retain(|(client, policy), _| {
         !policies.contains(policy) || address.is_some_and(|address| address != client.to_string())
     });
-    Ok(Effect { rows: Vec::new(), cli_output: Some(String::new()) })
+    Ok(Effect { cli_output: Some(String::new()), ..Effect::default() })
 }
 
 fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
@@ -86,7 +86,7 @@ fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
         world.rows_mut(Table::Volumes)[at] = row;
         rows.push(shown);
     }
-    Ok(Effect { rows, cli_output: Some(said) })
+    Ok(Effect { rows, cli_output: Some(said), next: None })
 }
 
 fn modify(world: &World, row: &mut Value, shown: &Value, body: &Value) -> Result<(), Refusal> {

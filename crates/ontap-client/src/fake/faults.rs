@@ -97,7 +97,8 @@ impl Fault {
         Self::new(Kind::Denied)
     }
 
-    /// Lists come in pages of at most `size` records, whatever was asked for; `next` leads on.
+    /// Lists come in pages of at most `size` records, whatever was asked for; `next` leads on, from the last page to
+    /// an empty one. A PATCH or DELETE of many does as many, and its `next` is where to repeat it.
     #[must_use]
     pub fn short_pages(size: usize) -> Self {
         Self::new(Kind::ShortPages(size))

@@ -62,6 +62,8 @@ pub(super) struct Op {
     pub(super) body: Value,
     /// The UUID that a new record was promised.
     pub(super) assigned: Option<String>,
+    /// At most so many records are changed by one request.
+    pub(super) limit: Option<usize>,
     /// For metrics: whose.
     pub(super) owner: Option<Target>,
 }
@@ -92,7 +94,7 @@ impl Op {
         }
         let body = if body.is_null() { json!({}) } else { undot(body) };
         let (method, path) = (method.to_owned(), path.to_owned());
-        Ok(Self { method, path, target, filters, options, body, assigned: None, owner })
+        Ok(Self { method, path, target, filters, options, body, assigned: None, limit: None, owner })
     }
 
     /// Scopes the request to one SVM, as the tunnelling headers do.
@@ -152,8 +154,11 @@ fn target_of(path: &str) -> Result<(Target, Option<Target>), Refusal> {
     if owner.instance { Ok((target, Some(owner))) } else { Err(unknown()) }
 }
 
+/// Records, each with its position in the table.
+type Placed = Vec<(usize, Value)>;
+
 /// The records of a table as they are shown, with the position of what each is made from.
-fn view(world: &World, table: Table) -> Vec<(usize, Value)> {
+fn view(world: &World, table: Table) -> Placed {
     let plain = |table| world.rows(table).iter().cloned().enumerate();
     match table {
         Table::Policies => plain(Table::Policies).map(|(at, row)| (at, with_rules(world, row))).collect(),
@@ -199,7 +204,7 @@ fn with_idle(mut client: Value) -> Value {
     client
 }
 
-fn client_maps(world: &World) -> Vec<(usize, Value)> {
+fn client_maps(world: &World) -> Placed {
     let mut maps: BTreeMap<String, Value> = BTreeMap::new();
     for row in world.rows(Table::ConnectedClients) {
         let empty = json!({
@@ -216,7 +221,7 @@ fn client_maps(world: &World) -> Vec<(usize, Value)> {
 }
 
 /// A dozen samples, a quarter of a minute apart, of what the record's `metric` holds.
-fn metrics(world: &World, owner: &Target) -> Result<Vec<(usize, Value)>, Refusal> {
+fn metrics(world: &World, owner: &Target) -> Result<Placed, Refusal> {
     let row = find_one(world, owner)?;
     let zero = json!({ "read": 0, "write": 0, "other": 0, "total": 0 });
     let mut sample =
@@ -251,7 +256,7 @@ fn is_at(row: &Value, target: &Target) -> bool {
 }
 
 /// The records that a request means. A parent in the path that does not exist is an error.
-pub(super) fn select(world: &World, op: &Op) -> Result<Vec<(usize, Value)>, Refusal> {
+pub(super) fn select(world: &World, op: &Op) -> Result<Placed, Refusal> {
     if op.param("policy.id").is_some() {
         policy_of(world, op)?;
     }
@@ -297,6 +302,8 @@ pub(super) struct Effect {
     /// The records that are new, or as they are now, or as they were.
     pub(super) rows: Vec<Value>,
     pub(super) cli_output: Option<String>,
+    /// More records were meant than were done: the record to go on from.
+    pub(super) next: Option<usize>,
 }
 
 /// Does what a POST, PATCH or DELETE asks for.
@@ -305,12 +312,12 @@ pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
         return cli::perform(world, op);
     }
     if op.method == "POST" {
-        return Ok(Effect { rows: vec![create(world, op)?], cli_output: None });
+        return Ok(Effect { rows: vec![create(world, op)?], ..Effect::default() });
     }
     if !op.target.instance && op.filters.is_empty() && op.option("query").is_none() {
         return Err(Refusal::bad(262_212, "A query is needed to change or delete many records at once"));
     }
-    let chosen = select(world, op)?;
+    let (chosen, next) = chosen(world, op)?;
     if op.target.instance && chosen.is_empty() {
         return Err(Refusal::not_found());
     }
@@ -324,10 +331,20 @@ pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     } else {
         rows = remove_rows(world, op.target.shape.table, chosen)?;
     }
-    Ok(Effect { rows, cli_output: None })
+    Ok(Effect { rows, cli_output: None, next })
 }
 
-fn remove_rows(world: &mut World, table: Table, chosen: Vec<(usize, Value)>) -> Result<Vec<Value>, Refusal> {
+/// The records to be changed by this request, and where the next one has to begin. What is deleted is gone from the
+/// front, so that the next one begins there again.
+fn chosen(world: &World, op: &Op) -> Result<(Placed, Option<usize>), Refusal> {
+    let start = op.number("start.record")?.unwrap_or(0);
+    let mut chosen: Vec<_> = select(world, op)?.into_iter().skip(start).collect();
+    let Some(limit) = op.limit.filter(|limit| chosen.len() > *limit) else { return Ok((chosen, None)) };
+    chosen.truncate(limit);
+    Ok((chosen, Some(if op.method == "PATCH" { start + limit } else { 0 })))
+}
+
+fn remove_rows(world: &mut World, table: Table, chosen: Placed) -> Result<Vec<Value>, Refusal> {
     for (_, row) in &chosen {
         check_removal(world, row, table)?;
     }
@@ -339,7 +356,7 @@ fn remove_rows(world: &mut World, table: Table, chosen: Vec<(usize, Value)>) -> 
     Ok(rows)
 }
 
-fn remove_clients(world: &mut World, chosen: Vec<(usize, Value)>) -> Result<Vec<Value>, Refusal> {
+fn remove_clients(world: &mut World, chosen: Placed) -> Result<Vec<Value>, Refusal> {
     let mut rows = Vec::new();
     for (at, row) in chosen {
         let rule = &mut world.rows_mut(Table::Rules)[at];

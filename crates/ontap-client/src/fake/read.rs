@@ -89,8 +89,8 @@ fn page(rows: &[Value], op: &Op, fields: &Fields, hal: bool, cut: Cut) -> Result
     if rest.len() > limit && cut.partial.is_some() {
         let text = "not all records could be collected: a node did not answer";
         answer.body["error"] = json!({ "code": "65552", "message": text });
-    } else if rest.len() > limit {
-        let next = link(op, Some(start + limit));
+    } else if rest.len() > limit || (cut.page.is_some() && !rest.is_empty()) {
+        let next = link(op, Some(start + page.len()));
         answer.headers.push(("link", format!("<{next}>; rel=\"next\"")));
         answer.body["_links"]["next"]["href"] = next.into();
     }
@@ -101,7 +101,7 @@ fn page(rows: &[Value], op: &Op, fields: &Fields, hal: bool, cut: Cut) -> Result
 }
 
 /// This request's path and parameters, from record `start` on.
-fn link(op: &Op, start: Option<usize>) -> String {
+pub(super) fn link(op: &Op, start: Option<usize>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(op.pairs().filter(|(key, _)| !matches!(*key, "start.record" | "offset")));
     if let Some(start) = start {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::answer::{Answer, job_link};
 use super::faults::{Fate, Fault, fate, not_logged_in};
 use super::ops::{Effect, Op, href, job_row, perform};
-use super::read::read;
+use super::read::{link, read};
 use super::refusal::Refusal;
 use super::shapes::{Table, is_passthrough};
 use super::world::{Account, World, now};
@@ -128,7 +128,9 @@ impl State {
             let inner = self.lock();
             let account = log_in(&inner.world, incoming).ok_or_else(not_logged_in)?;
             authorize(account, incoming)?;
-            understand(incoming)?
+            let mut op = understand(incoming)?;
+            op.limit = fate.cut.page;
+            op
         };
         if matches!(op.method.as_str(), "GET" | "HEAD") {
             let hal = incoming.accept.as_deref() != Some("application/json");
@@ -173,8 +175,16 @@ impl Done {
             body["cli_output"] = output.into();
             return Answer::ok(body);
         }
-        created(Answer::ok(body), op, &effect.rows)
+        created(Answer::ok(with_next(body, op, effect.next)), op, &effect.rows)
     }
+}
+
+/// Where to go on, if not all that was meant is done.
+fn with_next(mut body: Value, op: &Op, next: Option<usize>) -> Value {
+    if let Some(next) = next {
+        body["_links"]["next"]["href"] = link(op, Some(next).filter(|start| *start > 0)).into();
+    }
+    body
 }
 
 /// 201 and where the new record is, if the request was for a new one.
@@ -196,7 +206,7 @@ fn jobs_answer(op: &Op, jobs: &[String], effect: &Effect, ended: bool) -> Answer
             json!({ "jobs": links, "num_records": links.len() })
         }
     };
-    let mut answer = created(Answer::ok(body), op, &effect.rows);
+    let mut answer = created(Answer::ok(with_next(body, op, effect.next)), op, &effect.rows);
     if !ended {
         answer.status = 202;
     }
