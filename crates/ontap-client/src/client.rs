@@ -11,6 +11,13 @@ use tokio::time::Instant;
 use crate::error::{Error, Result};
 use crate::tls::{self, Auth, Tls};
 
+/// What a deadline beyond the clock's range becomes.
+const LONGEST_CALL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// A connection that was idle for longer is not used again: a server that is just closing it would leave open whether
+/// a change was made.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
 /// How often and how soon the client repeats what is safe to repeat: reads, changes that set absolute values, and
 /// deletions by key. Nothing else is repeated, except what ONTAP did not take up (429, or no connection).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +116,9 @@ impl ClientBuilder {
     /// [`Error::Usage`] if the address, a certificate or a key cannot be used.
     pub fn build(self) -> Result<Client> {
         let origin = origin(&self.url, &self.tls)?;
+        if matches!((&self.tls, &self.auth), (Tls::InsecurePlainHttp, Auth::Certificate { .. })) {
+            return Err(Error::usage("a client certificate needs TLS, which is switched off"));
+        }
         if self.retry.attempts == 0 {
             return Err(Error::usage("retry.attempts is 0; 1 means that nothing is repeated"));
         }
@@ -117,6 +127,7 @@ impl ClientBuilder {
             .no_proxy()
             .redirect(Policy::none())
             .connect_timeout(self.connect_limit)
+            .pool_idle_timeout(IDLE_LIMIT)
             .build()
             .map_err(|e| Error::setup("no HTTP client", e))?;
         let Self { auth, deadline, attempt_limit, retry, page_size, app, .. } = self;
@@ -163,7 +174,7 @@ pub(crate) struct Shared {
 /// A client of one ONTAP cluster, or of one SVM's own management LIF. Cheap to clone; clones share connections.
 ///
 /// Every call returns within its deadline, and an error says whether the change may be in force nevertheless
-/// ([`Error::is_unconfirmed`]).
+/// ([`Error::is_unconfirmed`]). Whoever drops the future of a change before it is done does not learn that.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
@@ -208,7 +219,9 @@ impl Client {
 
     /// Begins a call: from now on its deadline runs.
     pub(crate) fn call(&self) -> Call<'_> {
-        Call { client: self, until: Until { at: Instant::now() + self.deadline, limit: self.deadline } }
+        let now = Instant::now();
+        let at = now.checked_add(self.deadline).unwrap_or_else(|| now + LONGEST_CALL);
+        Call { client: self, until: Until { at, limit: self.deadline } }
     }
 }
 
@@ -267,6 +280,13 @@ mod tests {
         for shown in shown {
             assert!(!shown.contains("hunter2"), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_login_that_needs_tls_is_refused_without() {
+        let auth = Auth::Certificate { chain_pem: String::new(), key_pem: "hunter2".into() };
+        let built = Client::builder("http://h", auth).tls(Tls::InsecurePlainHttp).build();
+        assert!(matches!(built, Err(Error::Usage { .. })), "{built:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::job::JobState;
 use crate::value;
 
 /// The result of a call.
@@ -101,30 +102,19 @@ pub enum Error {
     /// Any other refusal.
     #[error("{0}")]
     Api(Box<Refusal>),
-    /// Part of a list is missing. What came is not handed out.
-    #[error("{request}: only part of the list came ({got} records): {why}")]
+    /// Part of a list is missing, and what came is not handed out; or a change of many was made to some only.
+    #[error("{request}: done in part only ({got} records): {why}")]
     Partial {
         /// What was asked.
         request: Request,
-        /// How many records did come.
+        /// How many records came or were changed.
         got: usize,
         /// What ONTAP said, or what did not add up.
         why: String,
     },
     /// ONTAP accepted the change and then failed to make it.
-    #[error("{request}: job {uuid} ended as {state}: {message}{}", code_suffix(*code))]
-    JobFailed {
-        /// What was asked.
-        request: Request,
-        /// The job.
-        uuid: String,
-        /// The state it ended in.
-        state: String,
-        /// ONTAP's code.
-        code: Option<i64>,
-        /// ONTAP's message.
-        message: String,
-    },
+    #[error("{0}")]
+    JobFailed(Box<FailedJob>),
     /// The answer is not what the API promises.
     #[error("{request}: the answer is not understood: {what}")]
     Decode {
@@ -176,7 +166,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Option<i64> {
         match self {
-            Self::JobFailed { code, .. } => *code,
+            Self::JobFailed(job) => job.code,
             Self::Unconfirmed { source, .. } => source.code(),
             _ => self.refusal().and_then(|refusal| refusal.code),
         }
@@ -243,7 +233,7 @@ impl Error {
                 true
             }
             Self::Unconfirmed { source, .. } => source.is_passing(),
-            Self::JobFailed { code, .. } => code.is_some_and(|code| code::PASSING.contains(&code)),
+            Self::JobFailed(job) => job.code.is_some_and(|code| code::PASSING.contains(&code)),
             _ => self.refusal().is_some_and(|refusal| refusal.is_passing()),
         }
     }
@@ -263,7 +253,7 @@ impl Error {
             Self::NotFound(_) => "not_found",
             Self::Api(_) => "api",
             Self::Partial { .. } => "partial",
-            Self::JobFailed { .. } => "job_failed",
+            Self::JobFailed(_) => "job_failed",
             Self::Decode { .. } => "decode",
             Self::NotApplied { .. } => "not_applied",
             Self::NothingMatched { .. } => "nothing_matched",
@@ -283,6 +273,28 @@ pub struct Request {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.path)
+    }
+}
+
+/// A job that did not succeed. What it had done by then is not said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedJob {
+    /// What was asked.
+    pub request: Request,
+    /// The job.
+    pub uuid: String,
+    /// The state it ended in.
+    pub state: JobState,
+    /// ONTAP's code.
+    pub code: Option<i64>,
+    /// ONTAP's message.
+    pub message: String,
+}
+
+impl fmt::Display for FailedJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, uuid, state, code, message } = self;
+        write!(f, "{request}: job {uuid} ended as {state}: {message}{}", code_suffix(*code))
     }
 }
 

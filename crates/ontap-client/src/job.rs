@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::client::{Call, Client};
-use crate::error::{Error, Fault, Request, Result};
+use crate::error::{Error, FailedJob, Fault, Request, Result};
 use crate::query::Query;
 use crate::send::{Answer, Ask, Repeat};
 use crate::value::{self, Reference, open_enum};
@@ -153,8 +153,8 @@ impl Call<'_> {
             }
             if state.is_terminal() {
                 let (code, message) = job.verdict();
-                let (request, uuid, state) = (request.clone(), job.uuid, state.to_string());
-                return Err(Error::JobFailed { request, uuid, state, code, message });
+                let failed = FailedJob { request: request.clone(), uuid: job.uuid, state, code, message };
+                return Err(Error::JobFailed(Box::new(failed)));
             }
             if wait >= self.until.left() {
                 let so_far = format!("job {uuid} is {state}");
@@ -186,7 +186,10 @@ impl Call<'_> {
     }
 }
 
-/// Marks what went wrong while reading back a change that ONTAP has confirmed.
+/// Marks what went wrong after a change was made, at least in part: while reading back, or going on with the rest.
 pub(crate) fn after_change(request: Request) -> impl FnOnce(Error) -> Error {
-    move |error| Error::Unconfirmed { request, source: Box::new(error) }
+    move |error| match error {
+        Error::Unconfirmed { .. } => error,
+        error => Error::Unconfirmed { request, source: Box::new(error) },
+    }
 }

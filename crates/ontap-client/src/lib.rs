@@ -12,7 +12,7 @@ mod tls;
 mod value;
 
 pub use client::{Client, ClientBuilder, Retry};
-pub use error::{BoxError, Error, Refusal, Request, Result};
+pub use error::{BoxError, Error, FailedJob, Refusal, Request, Result};
 pub use job::{Job, JobState};
 pub use query::Query;
 pub use resources::*;

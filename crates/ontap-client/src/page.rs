@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::client::{Call, Client};
 use crate::error::{Error, Fault, Result};
+use crate::job::after_change;
 use crate::query::Query;
 use crate::send::{Answer, Ask, Repeat, fault_in};
 use crate::value;
@@ -160,12 +161,17 @@ impl Call<'_> {
     pub(crate) async fn delete_matching(&self, path: &[&str], query: Query) -> Result<u64> {
         let mut url = self.client.url(path, &query)?;
         let mut trail = Trail::of(&url);
-        let mut deleted = 0;
+        let (mut deleted, mut first) = (0, true);
         loop {
-            let answer = match self.send(Ask::delete(url, Repeat::Safe)).await {
+            let ask = Ask::delete(url, Repeat::Safe);
+            let request = ask.request();
+            let answer = match self.send(ask).await {
                 Err(error) if error.is_not_found() => return Ok(deleted),
-                answer => answer?,
+                Err(error) if first => return Err(error),
+                // Some are deleted by now, however this page failed.
+                answer => answer.map_err(after_change(request))?,
             };
+            first = false;
             let page = Page::deserialize(&answer.body);
             let errors = page.as_ref().map_or(&[][..], |page| &page.errors);
             deleted += page.as_ref().ok().and_then(|page| page.num_records).unwrap_or_default() as u64;

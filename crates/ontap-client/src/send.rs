@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::ExposeSecret;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,6 +21,9 @@ use crate::tls::Auth;
 
 /// How much of an answer that is not ONTAP's own is shown.
 const EXCERPT: usize = 200;
+
+/// Many times a page of 10 000 records.
+const LONGEST_BODY: usize = 256 << 20;
 
 /// Whether a request may be repeated when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,7 +228,7 @@ impl Call<'_> {
             Err(error) => return Err(not_answered(request, error)),
         };
         let (status, headers) = (response.status(), response.headers().clone());
-        let bytes = response.bytes().await.map_err(|error| not_answered(request.clone(), error))?;
+        let bytes = body(response, &request).await?;
         if !status.is_success() {
             return Err(refused(request, status, &headers, &bytes));
         }
@@ -241,6 +244,20 @@ impl Call<'_> {
             }
         }
     }
+}
+
+/// The body of an answer, up to a bound: more than that is not from ONTAP.
+async fn body(mut response: Response, request: &Request) -> Result<Vec<u8>, Miss> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| not_answered(request.clone(), error))? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > LONGEST_BODY {
+            let what = format!("longer than {LONGEST_BODY} bytes");
+            let error = Error::Decode { request: request.clone(), what };
+            return Err(Miss { error, again: Again::Never, effect_open: true });
+        }
+    }
+    Ok(bytes)
 }
 
 fn ending(ask: &Ask, effect_open: bool, error: Error) -> Error {

@@ -126,9 +126,10 @@ impl Client {
         let (call, first) = (self.call(), ask(Privilege::Admin)?);
         let request = first.request();
         if let Err(error) = call.cli_modify(first).await {
-            let may_be_privilege = error.refusal().is_some_and(|refusal| refusal.status == 400)
-                || (error.is_permission() && !error.is_unconfirmed());
-            if !may_be_privilege {
+            let refused =
+                error.refusal().is_some_and(|refusal| refusal.status == 400) || error.is_permission();
+            // What may be in force already must not be forgotten over a second answer.
+            if !refused || error.is_unconfirmed() {
                 return Err(error);
             }
             // If that fails too, the second answer is the one about the parameter, which admin may not even see.

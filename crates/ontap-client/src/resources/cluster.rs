@@ -174,10 +174,10 @@ pub struct Ha {
     /// Giving storage back.
     #[serde(default, deserialize_with = "value::part")]
     pub giveback: Giveback,
-    /// The link between the two.
+    /// The link between the two. ONTAP 9.11.
     #[serde(default, deserialize_with = "value::part")]
     pub interconnect: Interconnect,
-    /// Whether the partner could take over now.
+    /// Whether the partner could take over now. ONTAP 9.14.
     #[serde(default)]
     pub takeover_check: Option<TakeoverCheck>,
 }

@@ -34,10 +34,10 @@ pub struct NfsV41Features {
     /// Whether clients may hold write delegations.
     #[serde(default, deserialize_with = "value::flag")]
     pub write_delegation_enabled: Option<bool>,
-    /// Whether clients are referred to other LIFs. Must be off for pNFS.
+    /// Whether clients are referred to other LIFs. Must be off for pNFS. ONTAP 9.13.
     #[serde(default, deserialize_with = "value::flag")]
     pub referrals_enabled: Option<bool>,
-    /// Whether sessions may use several LIFs. ONTAP 9.14.
+    /// Whether sessions may use several LIFs. ONTAP 9.12.
     #[serde(default, deserialize_with = "value::flag")]
     pub trunking_enabled: Option<bool>,
 }
@@ -142,6 +142,11 @@ pub struct NfsChange {
     pub v4_grace_secs: Option<u32>,
     /// Bytes from 8192 to 1048576, a multiple of 4096. Mounts see it once they are mounted anew. ONTAP 9.11.
     pub tcp_max_transfer_bytes: Option<u32>,
+    /// How long a node remembers that a client may access, in seconds. The shorter, the sooner a changed export rule
+    /// bites, and the more often it is asked for. ONTAP 9.10.
+    pub access_ttl_positive_secs: Option<u32>,
+    /// How long a node remembers that a client may not access, in seconds. ONTAP 9.10.
+    pub access_ttl_negative_secs: Option<u32>,
 }
 
 impl NfsChange {
@@ -155,6 +160,8 @@ impl NfsChange {
             .set("protocol.v4_lease_seconds", self.v4_lease_secs)
             .set("protocol.v4_grace_seconds", self.v4_grace_secs)
             .set("transport.tcp_max_transfer_size", self.tcp_max_transfer_bytes)
+            .set("access_cache_config.ttl_positive", self.access_ttl_positive_secs)
+            .set("access_cache_config.ttl_negative", self.access_ttl_negative_secs)
     }
 }
 

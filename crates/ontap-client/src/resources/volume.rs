@@ -244,7 +244,7 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Client {
-    /// The volumes that match. Constituents of FlexGroups are not among them. ONTAP 9.6.
+    /// The volumes that match. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`](crate::Error).

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ontap_client::{
     Aggregate, ConnectionQuery, Error, ExportRule, Interval, LockProtocol, LockQuery, MetricsOf, MirrorQuery,
-    MirrorState, NewClone, NewExportRule, NewVolume, NfsClientQuery, Visibility, VolumeChange, VolumeQuery,
+    MirrorState, NewClone, NewExportRule, NewVolume, NfsChange, NfsClientQuery, Visibility, VolumeChange,
+    VolumeQuery,
 };
 use serde_json::{Value, json};
 
@@ -305,4 +306,28 @@ fn savings_and_takeovers_follow_from_the_aggregate() {
     .unwrap();
     assert_eq!(aggregate.is_taken_over(), Some(true));
     assert_eq!(aggregate.space.efficiency.unwrap().physical_used_bytes(), Some(1000));
+}
+
+#[tokio::test]
+async fn an_nfs_service_is_made_read_and_changed() {
+    let service = json!([{ "svm": { "name": "svm1", "uuid": "u1" }, "enabled": true,
+        "protocol": { "v41_enabled": true, "v4_lease_seconds": 30 } }]);
+    let server = Server::of(vec![Reply::Json(201, json!({})), records(service), ok(json!({}))]).await;
+    let client = server.client();
+    let wish = NfsChange { v41_enabled: Some(true), pnfs_enabled: Some(false), ..NfsChange::default() };
+    let made = client.create_nfs_service("svm1", &wish).await.unwrap();
+    assert_eq!((made.svm.uuid.as_deref(), made.protocol.v4_lease_secs), (Some("u1"), Some(30)));
+    let shorter = NfsChange { access_ttl_positive_secs: Some(300), ..NfsChange::default() };
+    client.update_nfs_service("u1", &shorter).await.unwrap();
+    let seen = server.seen();
+    let protocol = json!({ "v41_enabled": true, "v41_features": { "pnfs_enabled": false } });
+    assert_eq!(seen[0].body, json!({ "svm": { "name": "svm1" }, "protocol": protocol }));
+    assert!(seen[2].is("PATCH", "/api/protocols/nfs/services/u1"));
+    assert_eq!(seen[2].body, json!({ "access_cache_config": { "ttl_positive": 300 } }));
+}
+
+#[tokio::test]
+async fn a_deadline_may_be_as_long_as_one_likes() {
+    let server = Server::of(vec![records(json!([]))]).await;
+    assert!(server.client().within(Duration::MAX).svms().await.unwrap().is_empty());
 }

@@ -1,4 +1,5 @@
 //! The client against a server that answers as a test says.
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod calls;
 mod parse;

@@ -15,16 +15,9 @@ fn svms() -> Reply {
     Reply::Json(200, json!({ "records": [{ "uuid": "u1", "name": "svm1" }], "num_records": 1 }))
 }
 
-const LEASE: NfsChange = NfsChange {
-    v4_lease_secs: Some(20),
-    enabled: None,
-    v3_enabled: None,
-    v40_enabled: None,
-    v41_enabled: None,
-    pnfs_enabled: None,
-    v4_grace_secs: None,
-    tcp_max_transfer_bytes: None,
-};
+fn lease() -> NfsChange {
+    NfsChange { v4_lease_secs: Some(20), ..NfsChange::default() }
+}
 
 #[tokio::test]
 async fn a_read_is_repeated_after_every_passing_failure() {
@@ -139,7 +132,7 @@ async fn what_creates_is_repeated_if_it_was_not_taken_up() {
 #[tokio::test]
 async fn an_absolute_change_is_repeated_after_a_lost_reply() {
     let server = Server::of(vec![Reply::Drop, Reply::Json(200, json!({}))]).await;
-    server.client().update_nfs_service("u1", &LEASE).await.unwrap();
+    server.client().update_nfs_service("u1", &lease()).await.unwrap();
     let seen = server.seen();
     assert_eq!((seen.len(), &seen[0].body), (2, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
     assert_eq!(seen[0].body, seen[1].body);
@@ -149,12 +142,12 @@ async fn an_absolute_change_is_repeated_after_a_lost_reply() {
 async fn once_lost_a_change_stays_unconfirmed_whatever_comes_after() {
     let denied = Reply::Json(403, fault(json!("6"), "denied"));
     let server = Server::of(vec![Reply::Drop, denied]).await;
-    let error = server.client().update_nfs_service("u1", &LEASE).await.unwrap_err();
+    let error = server.client().update_nfs_service("u1", &lease()).await.unwrap_err();
     assert!(error.is_unconfirmed() && error.is_permission(), "{error:?}");
 
     let busy = Reply::Json(429, fault(json!("262160"), "busy"));
     let server = Server::of(vec![busy]).await;
-    let error = server.client().update_nfs_service("u1", &LEASE).await.unwrap_err();
+    let error = server.client().update_nfs_service("u1", &lease()).await.unwrap_err();
     assert!(!error.is_unconfirmed(), "it was never taken up: {error:?}");
 }
 

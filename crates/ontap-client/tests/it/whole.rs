@@ -141,8 +141,8 @@ async fn a_job_that_failed_is_an_error_with_its_code() {
         let mut body = end;
         body["state"] = json!(state);
         let error = volume(vec![job(body)]).await.unwrap_err();
-        let Error::JobFailed { state: ended, message, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((ended.as_str(), message.as_str(), error.is_duplicate()), (state, "exists", true));
+        let Error::JobFailed(job) = &error else { panic!("{error:?}") };
+        assert_eq!((job.state.as_str(), job.message.as_str(), error.is_duplicate()), (state, "exists", true));
     }
 }
 
@@ -176,6 +176,16 @@ async fn locks_are_broken_until_none_is_left() {
     let seen = server.seen();
     assert_eq!(seen[0].target, "/api/protocols/locks?svm.name=svm1&client_address=10.0.0.101");
     assert!(seen.iter().all(|seen| seen.method == "DELETE"));
+}
+
+#[tokio::test]
+async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
+    let more = json!({ "num_records": 3, "_links": { "next": { "href": "/api/protocols/locks?start=3" } } });
+    let denied = json!({ "error": { "code": "6", "message": "denied" } });
+    let server = Server::of(vec![Reply::Json(200, more), Reply::Json(403, denied)]).await;
+    let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
+    let error = server.client().break_locks(&which).await.unwrap_err();
+    assert!(error.is_unconfirmed() && error.is_permission(), "{error:?}");
 }
 
 #[tokio::test]
