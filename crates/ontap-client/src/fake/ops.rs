@@ -334,14 +334,15 @@ pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     Ok(Effect { rows, cli_output: None, next })
 }
 
-/// The records to be changed by this request, and where the next one has to begin. What is deleted is gone from the
-/// front, so that the next one begins there again.
+/// The records to be changed by this request, and where the next one goes on.
 fn chosen(world: &World, op: &Op) -> Result<(Placed, Option<usize>), Refusal> {
     let start = op.number("start.record")?.unwrap_or(0);
-    let mut chosen: Vec<_> = select(world, op)?.into_iter().skip(start).collect();
+    // What was deleted is gone from the front: only what was changed has to be passed over.
+    let done = if op.method == "PATCH" { start } else { 0 };
+    let mut chosen: Placed = select(world, op)?.into_iter().skip(done).collect();
     let Some(limit) = op.limit.filter(|limit| chosen.len() > *limit) else { return Ok((chosen, None)) };
     chosen.truncate(limit);
-    Ok((chosen, Some(if op.method == "PATCH" { start + limit } else { 0 })))
+    Ok((chosen, Some(start + limit)))
 }
 
 fn remove_rows(world: &mut World, table: Table, chosen: Placed) -> Result<Vec<Value>, Refusal> {

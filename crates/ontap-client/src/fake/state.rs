@@ -182,7 +182,7 @@ impl Done {
 /// Where to go on, if not all that was meant is done.
 fn with_next(mut body: Value, op: &Op, next: Option<usize>) -> Value {
     if let Some(next) = next {
-        body["_links"]["next"]["href"] = link(op, Some(next).filter(|start| *start > 0)).into();
+        body["_links"]["next"]["href"] = link(op, Some(next)).into();
     }
     body
 }
