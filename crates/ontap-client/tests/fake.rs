@@ -219,9 +219,12 @@ async fn a_flush_of_one_address_leaves_the_others() {
     bed.fake.inject(Fault::bites_late(Duration::from_secs(3600)));
     bed.give_to(OLD).await;
     let flush = "/api/private/cli/vserver/export-policy/access-cache/flush";
-    let body = json!({ "vserver": "svm1", "policy": "broker-1", "address": "10.0.0.101", "node": "node-01" });
-    bed.send("POST", flush, Some(body)).await;
+    let of = |node| json!({ "vserver": "svm1", "policy": "broker-1", "address": "10.0.0.101", "node": node });
+    assert_eq!(bed.send("POST", flush, Some(of("node-02"))).await.0, 200);
+    assert!(!bed.allows(OLD), "that node does not serve it");
+    assert_eq!(bed.send("POST", flush, Some(of("node-01"))).await.0, 200);
     assert!(bed.allows(OLD) && bed.allows(NEW), "the new owner's verdict is as old as before");
+    assert_eq!(bed.send("POST", flush, Some(of("node-03"))).await.0, 404);
 }
 
 #[tokio::test]
@@ -534,4 +537,14 @@ async fn a_deletion_of_many_may_stop_half_way_and_say_where_to_go_on() {
     let (_, body) = bed.send("PATCH", &next, comment()).await;
     assert_eq!(body["num_records"], 1, "{next}");
     assert_eq!(bed.get("/api/storage/volumes?comment=mine").await["num_records"], 3);
+}
+
+#[tokio::test]
+async fn what_is_only_validated_is_not_done() {
+    let bed = Bed::new().await;
+    let path = format!("/api/storage/volumes/{}?validate_only=true", bed.volume);
+    assert_eq!(bed.send("PATCH", &path, Some(json!({ "comment": "mine" }))).await.0, 200);
+    assert_eq!(bed.get(&format!("/api/storage/volumes/{}", bed.volume)).await["comment"], "");
+    let (status, answer) = bed.send("PATCH", &path, Some(json!({ "size": 1 }))).await;
+    assert_eq!((status, code(&answer)), (400, "917534"));
 }

@@ -54,6 +54,13 @@ fn flush(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     if world.find(Table::Svms, &[("name", &svm)]).is_none() {
         return Err(Refusal::bad(2_621_462, format!("SVM \"{svm}\" does not exist.")));
     }
+    if let Some(node) = body["node"].as_str() {
+        world.find(Table::Nodes, &[("name", node)]).ok_or_else(Refusal::not_found)?;
+        // Each node has a cache of its own, and a client's verdict is on the node that serves it.
+        if world.find(Table::Interfaces, &[("svm.name", &svm), ("location.node.name", node)]).is_none() {
+            return Ok(Effect { cli_output: Some(String::new()), ..Effect::default() });
+        }
+    }
     let policies: Vec<i64> = world
         .rows(Table::Policies)
         .iter()

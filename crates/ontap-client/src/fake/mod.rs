@@ -20,7 +20,9 @@
 //! ```
 //!
 //! What it is not: no real system stood behind it. Where nobody could establish what ONTAP does, it does the plain
-//! thing. It serves a few hundred records, clears nothing away, and checks no types of what it does not use.
+//! thing. It serves a few hundred records, clears nothing away, checks no types of what it does not use, and takes
+//! every field that it is asked for as known ([`World::does_not_know`] names those that are not). Where a volume is
+//! meant by its name alone, that name has to be one of a kind in all SVMs.
 
 mod access;
 mod answer;

@@ -266,6 +266,9 @@ impl Inner {
         next.lag = fate.late;
         let effect = perform(&mut next, op)?;
         next.lag = None;
+        if op.option("validate_only") == Some("true") {
+            return Ok(Done::Now(effect));
+        }
         if !op.target.shape.jobs {
             if !fate.lie {
                 self.world = next;
