@@ -63,7 +63,7 @@ pub enum Error {
         source: BoxError,
     },
     /// The question was sent, and no whole answer came.
-    #[error("{request}: the connection broke before the answer was there")]
+    #[error("{request}: sent, but no whole answer came")]
     Lost {
         /// What was asked.
         request: Request,

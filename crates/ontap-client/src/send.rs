@@ -121,8 +121,12 @@ impl Client {
     pub(crate) fn url(&self, path: &[&str], query: &Query) -> Result<Url> {
         let mut url = self.shared.origin.clone();
         // A part like these would lead to another object, for instance from one volume to all.
-        if let Some(part) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
-            return Err(Error::usage(format!("`{part}` is no key of an object: {}", path.join("/"))));
+        let astray = |part: &str| matches!(part, "" | "." | "..") || part.contains(char::is_control);
+        if let Some(part) = path.iter().find(|part| astray(part)) {
+            return Err(Error::usage(format!(
+                "{part:?} is no key of an object (/{})",
+                path.join("/").escape_debug()
+            )));
         }
         match url.path_segments_mut() {
             Ok(mut parts) => parts.clear().push("api").extend(path),

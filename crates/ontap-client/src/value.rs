@@ -230,6 +230,7 @@ mod tests {
             ("PT15S", Some(Duration::from_secs(15))),
             ("P1DT2H", Some(hour * 26)),
             ("P7D", Some(hour * 24 * 7)),
+            ("P4DT84H30M5S", Some(hour * (4 * 24 + 84) + Duration::from_secs(30 * 60 + 5))),
             ("P1W", Some(hour * 24 * 7)),
             ("soon", None),
             ("-PT1S", None),

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::interface::IpAddress;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::query::Query;
@@ -111,6 +112,9 @@ pub struct LockInterface {
     /// Its UUID.
     #[serde(default, deserialize_with = "value::text")]
     pub uuid: Option<String>,
+    /// Its address.
+    #[serde(default, deserialize_with = "value::part")]
+    pub ip: IpAddress,
 }
 
 /// A lock.

@@ -78,6 +78,7 @@ async fn what_cannot_be_meant_is_not_sent() {
         // These would be all volumes, or something else altogether.
         client.delete_volume("").await.unwrap_err(),
         client.delete_volume("..").await.unwrap_err(),
+        client.delete_volume(".\n.").await.unwrap_err(),
         client.svm("").await.unwrap_err(),
         client.in_svm("a\nb").svms().await.unwrap_err(),
     ] {

@@ -7,6 +7,7 @@ use ontap_client::{Auth, Client, Error, Fingerprint, Result, Svm, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::json;
 
@@ -40,6 +41,10 @@ async fn server(wants_client: bool, newest: bool) -> Server {
     };
     let key = PrivateKeyDer::from_pem_slice(SERVER_KEY.as_bytes()).unwrap();
     let config = builder.with_single_cert(vec![der(SERVER)], key).unwrap();
+    listen(config).await
+}
+
+async fn listen(config: ServerConfig) -> Server {
     let none = Reply::Json(200, json!({ "records": [], "num_records": 0 }));
     Server::listen(move |_, _| none.clone(), Some(Arc::new(config).into())).await
 }
@@ -67,6 +72,23 @@ async fn only_the_right_server_gets_the_password() {
             assert!(matches!(error, Error::Tls { .. }), "{error:?}");
         }
         assert_eq!(server.seen().len(), 3, "nothing was sent");
+    }
+}
+
+#[tokio::test]
+async fn whoever_only_has_a_copy_of_the_pinned_certificate_is_refused() {
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let other = PrivateKeyDer::from_pem_slice(FENCE_KEY.as_bytes()).unwrap();
+        let other = provider.key_provider.load_private_key(other).unwrap();
+        let impostor = SingleCertAndKey::from(CertifiedKey::new(vec![der(SERVER)], other));
+        let config =
+            ServerConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+        let config = config.with_no_client_auth().with_cert_resolver(Arc::new(impostor));
+        let server = listen(config).await;
+        let error = ask(&server, Tls::Pinned(Fingerprint::of(&der(SERVER))), basic()).await.unwrap_err();
+        assert!(matches!(error, Error::Tls { .. }), "{error:?}");
+        assert!(server.seen().is_empty());
     }
 }
 

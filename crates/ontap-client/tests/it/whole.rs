@@ -179,6 +179,17 @@ async fn locks_are_broken_until_none_is_left() {
 }
 
 #[tokio::test]
+async fn every_job_of_a_change_of_many_is_followed() {
+    let jobs = json!({ "num_records": 2, "jobs": [{ "uuid": "j1" }, { "uuid": "j2" }] });
+    let failed = json!({ "uuid": "j2", "state": "failure", "code": 4, "message": "no" });
+    let done = job(json!({ "state": "success" }));
+    let server = Server::of(vec![Reply::Json(202, jobs), done, Reply::Json(200, failed)]).await;
+    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let error = server.client().break_locks(&which).await.unwrap_err();
+    assert!(matches!(&error, Error::JobFailed(job) if job.uuid == "j2"), "{error:?}");
+}
+
+#[tokio::test]
 async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
     let more = json!({ "num_records": 3, "_links": { "next": { "href": "/api/protocols/locks?start=3" } } });
     let denied = json!({ "error": { "code": "6", "message": "denied" } });
