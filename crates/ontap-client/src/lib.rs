@@ -1,4 +1,23 @@
-//! Typed async client for the NetApp ONTAP REST API.
-//!
-//! This crate knows nothing of Kafka. It holds its place in the workspace: the storage fence
-//! (`ontap_export`) will be built on it, and no part of Understudy depends on it yet.
+#![doc = include_str!("../README.md")]
+
+mod body;
+mod client;
+mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
+mod job;
+mod page;
+mod query;
+mod resources;
+mod send;
+mod tls;
+mod value;
+
+pub use client::{Client, ClientBuilder, Retry};
+pub use error::{BoxError, Error, FailedJob, Refusal, Request, Result};
+pub use job::{Job, JobState};
+pub use query::Query;
+pub use resources::*;
+pub use send::Repeat;
+pub use tls::{Auth, Fingerprint, Tls};
+pub use value::Reference;

@@ -167,7 +167,7 @@ fn list_jars(home: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// FNV-1a: a key for a directory's name needs to be stable, not secret.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

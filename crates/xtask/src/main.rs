@@ -4,6 +4,7 @@ mod bed;
 mod bench;
 mod cache;
 mod chaos;
+mod conformance;
 mod demo;
 mod docs;
 mod fuzz;
@@ -34,6 +35,7 @@ enum Xtask {
     Docs(docs::Args),
     Sim(sim::Args),
     Fuzz(fuzz::Args),
+    Conformance(conformance::Args),
 }
 
 /// Exit codes: 0 all well, 1 something failed, 2 wrong usage or something is missing on this machine.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Xtask::Bench(bench) => bench::run(&bench).map(|()| ExitCode::SUCCESS),
         Xtask::Chaos(args) => chaos::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Fuzz(args) => fuzz::run(&args),
+        Xtask::Conformance(args) => conformance::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Docs(args) => docs::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
     };

@@ -59,6 +59,9 @@ const NEEDS: &[Need] = &[
     // The tests of the etcd ledger start a cluster of their own. Nothing uses the service that the package brings.
     need(Scope::Build, "etcd, for the tests of the etcd ledger", "etcd-server", || on_path("etcd")),
     need(Scope::Build, "setpriv, to end test servers with their test", "util-linux", || on_path("setpriv")),
+    need(Scope::Build, "python3 with venv, for ONTAP's own clients", "python3-venv", || {
+        shell::succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"]))
+    }),
     need(Scope::Stories, "Java 17 or newer, for Kafka", "openjdk-17-jre-headless", || {
         java_major().is_some_and(|major| major >= 17)
     }),

@@ -11,10 +11,10 @@ use crate::bed::Bed;
 use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::{Profile, Workspace};
-use crate::{chaos, shell, sim, tools};
+use crate::{chaos, conformance, shell, sim, tools};
 
-/// Check format, lints, licences and bans; run the unit and property tests, every story on a real Kafka, and a
-/// short fault marathon.
+/// Check format, lints, licences and bans; run the unit and property tests, ONTAP's own clients
+/// against the fake, every story on a real Kafka, and a short fault marathon.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this tier; without it, all.
@@ -97,17 +97,17 @@ impl Runner {
     fn unit_tests(&self, report: &mut Report, nextest: &Path) {
         report.part("unit tests", |tally| self.nextest(nextest, tally, |_| ()));
         if self.filter.is_some() {
-            report.skip("doc tests, simulation", "a filter was given");
+            report.skip("doc tests, ONTAP conformance, simulation", "a filter was given");
         } else {
             report.part("doc tests", |_| shell::run(self.workspace.cargo("test").args(["--quiet", "--doc"])));
+            report.part("ONTAP conformance", |tally| conformance::run_for_test(&self.workspace, tally));
             report.part("simulation", |_| sim::run_for_test(&self.workspace));
         }
     }
 
     fn stories(&self, report: &mut Report, nextest: &Path) {
-        let bed = report.part("kafka and agent", |_| {
-            Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev)
-        });
+        let bed = report
+            .part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev));
         let Some(bed) = bed else {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;

@@ -1,0 +1,127 @@
+//! The passthrough to the command line, as far as this project needs it.
+
+use serde_json::{Map, Value, json};
+
+use super::create::{check_volume, refresh_space};
+use super::fields::{coerce, merge};
+use super::ops::{Effect, Op, select};
+use super::query;
+use super::refusal::Refusal;
+use super::shapes::Table;
+use super::world::World;
+
+/// A volume as `volume show` has it.
+pub(super) fn volume_row(row: &Value) -> Value {
+    let aggregate = row["aggregates"].get(0).map_or(Value::Null, |aggregate| aggregate["name"].clone());
+    let mut shown = json!({
+        "vserver": row["svm"]["name"], "volume": row["name"], "aggregate": aggregate, "size": row["size"],
+        "state": row["state"], "type": row["type"], "junction_path": row["nas"]["path"],
+        "policy": row["nas"]["export_policy"]["name"], "comment": row["comment"],
+        "available": row["space"]["available"], "used": row["space"]["used"],
+        "percent_used": row["space"]["percent_used"],
+    });
+    merge(&mut shown, row["~cli"].clone());
+    shown
+}
+
+/// `is-preserve-unlink-enabled` came with 9.12.1.
+pub(super) fn knows_preserve_unlink(world: &World) -> bool {
+    let version = world.rows(Table::Cluster).first().map(|cluster| &cluster["version"]);
+    let number = |field| version.and_then(|version| version[field].as_i64()).unwrap_or_default();
+    (number("generation"), number("major"), number("minor")) >= (9, 12, 1)
+}
+
+/// A command that changes something.
+pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
+    match op.target.shape.table {
+        Table::CliVolumes => modify_volumes(world, op),
+        Table::CliCacheFlush => {
+            if !matches!(op.option("privilege_level"), Some("advanced" | "diagnostic")) {
+                let text = "\"cache flush\" is not a recognized command at this privilege level";
+                return Err(Refusal::bad(262_179, text));
+            }
+            flush(world, op)
+        }
+        Table::CliAccessCacheFlush => flush(world, op),
+        _ => Err(Refusal::unsupported()),
+    }
+}
+
+/// Forgets the verdicts of one SVM, or one policy, or one client: then the rules as they are decide.
+fn flush(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
+    let body = plain_keys(&op.body);
+    let svm = body["vserver"].as_str().ok_or_else(|| Refusal::missing("vserver"))?.to_owned();
+    if world.find(Table::Svms, &[("name", &svm)]).is_none() {
+        return Err(Refusal::bad(2_621_462, format!("SVM \"{svm}\" does not exist.")));
+    }
+    if let Some(node) = body["node"].as_str() {
+        world.find(Table::Nodes, &[("name", node)]).ok_or_else(Refusal::not_found)?;
+        // Each node has a cache of its own, and a client's verdict is on the node that serves it.
+        if world.find(Table::Interfaces, &[("svm.name", &svm), ("location.node.name", node)]).is_none() {
+            return Ok(Effect { cli_output: Some(String::new()), ..Effect::default() });
+        }
+    }
+    let policies: Vec<i64> = world
+        .rows(Table::Policies)
+        .iter()
+        .filter(|row| {
+            row["svm"]["name"] == svm && (body["policy"].is_null() || body["policy"] == row["name"])
+        })
+        .filter_map(|row| row["id"].as_i64())
+        .collect();
+    let address = body["address"].as_str();
+    world.verdicts.retain(|(client, policy), _| {
+        !policies.contains(policy) || address.is_some_and(|address| address != client.to_string())
+    });
+    Ok(Effect { cli_output: Some(String::new()), ..Effect::default() })
+}
+
+fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
+    if op.filters.is_empty() {
+        return Err(Refusal::bad(262_212, "A query is needed to say which volumes are meant"));
+    }
+    let chosen = select(world, op)?;
+    let (mut rows, mut said) = (Vec::new(), String::new());
+    for (at, shown) in chosen {
+        let mut row = world.rows(Table::Volumes)[at].clone();
+        modify(world, &mut row, &shown, &op.body)?;
+        said.push_str(&format!(
+            "Volume modify successful on volume {} of Vserver {}.\n",
+            query::text(&shown["volume"]),
+            query::text(&shown["vserver"])
+        ));
+        world.rows_mut(Table::Volumes)[at] = row;
+        rows.push(shown);
+    }
+    Ok(Effect { rows, cli_output: Some(said), next: None })
+}
+
+fn modify(world: &World, row: &mut Value, shown: &Value, body: &Value) -> Result<(), Refusal> {
+    let mut body = plain_keys(body);
+    coerce(&mut body, shown);
+    for (key, value) in body.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "is_preserve_unlink_enabled" if knows_preserve_unlink(world) => match value {
+                Value::Bool(_) => row["~cli"][key] = value.clone(),
+                other => return Err(Refusal::invalid(key, other)),
+            },
+            "size" | "comment" | "state" => row[key] = value.clone(),
+            "policy" => row["nas"]["export_policy"] = json!({ "name": value }),
+            "junction_path" => row["nas"]["path"] = value.clone(),
+            other => {
+                return Err(Refusal::bad(262_179, format!("Unexpected argument \"{other}\"")).about(other));
+            }
+        }
+    }
+    check_volume(world, row)?;
+    refresh_space(row);
+    Ok(())
+}
+
+/// `is-preserve-unlink-enabled` and `is_preserve_unlink_enabled` mean the same.
+fn plain_keys(body: &Value) -> Value {
+    let object = body.as_object().cloned().unwrap_or_default();
+    Value::Object(
+        object.into_iter().map(|(key, value)| (key.replace('-', "_"), value)).collect::<Map<_, _>>(),
+    )
+}

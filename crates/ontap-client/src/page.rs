@@ -1,0 +1,193 @@
+//! Lists: every page is read, and a list that is not whole is not handed out.
+
+use std::collections::BTreeSet;
+
+use reqwest::Url;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::{Call, Client};
+use crate::error::{Error, Fault, Result};
+use crate::job::after_change;
+use crate::query::Query;
+use crate::send::{Answer, Ask, Repeat, fault_in};
+use crate::value;
+
+/// More pages than any list has. What goes on beyond it goes in circles.
+const MOST_PAGES: usize = 10_000;
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    #[serde(default)]
+    records: Option<Vec<Value>>,
+    #[serde(default, deserialize_with = "value::number")]
+    num_records: Option<usize>,
+    #[serde(default, deserialize_with = "value::list")]
+    errors: Vec<Value>,
+    #[serde(default, rename = "_links", deserialize_with = "value::part")]
+    links: Links,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Links {
+    #[serde(default)]
+    next: Option<Link>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Link {
+    href: String,
+}
+
+/// Where an answer goes on.
+fn next_of(body: &Value) -> Option<&str> {
+    body.get("_links")?.get("next")?.get("href")?.as_str()
+}
+
+impl Client {
+    /// Where the next page is. Only ever on the server that was asked: another one would be sent the password.
+    fn follow(&self, answer: &Answer, href: &str) -> Result<Url> {
+        let stray =
+            || answer.not_understood(format!("the next page is not below /api of this server: {href}"));
+        let url = self.shared.origin.join(href).map_err(|_| stray())?;
+        let ours = url.origin() == self.shared.origin.origin()
+            && url.username().is_empty()
+            && url.path().starts_with("/api/");
+        if ours { Ok(url) } else { Err(stray()) }
+    }
+}
+
+/// The pages that were read, so that a link back is noticed.
+struct Trail(BTreeSet<String>);
+
+impl Trail {
+    fn of(url: &Url) -> Self {
+        Self(BTreeSet::from([url.to_string()]))
+    }
+
+    fn step(&mut self, answer: &Answer, url: &Url) -> Result<()> {
+        if self.0.len() >= MOST_PAGES || !self.0.insert(url.to_string()) {
+            return Err(answer.not_understood("the pages go in circles"));
+        }
+        Ok(())
+    }
+}
+
+impl Call<'_> {
+    /// All records of a list.
+    ///
+    /// `ignore_unknown_fields` is set, so that a field of a newer release is no error on an older one.
+    pub(crate) async fn list<T: DeserializeOwned>(&self, path: &[&str], query: Query) -> Result<Vec<T>> {
+        self.list_plain(path, query.raw("ignore_unknown_fields", "true")).await
+    }
+
+    /// All records of a list of the command line, which has no parameters of its own but `fields`.
+    pub(crate) async fn list_plain<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: Query,
+    ) -> Result<Vec<T>> {
+        let query = match self.client.shared.page_size {
+            Some(size) => query.raw("max_records", size.to_string()),
+            None => query,
+        };
+        let mut url = self.client.url(path, &query)?;
+        let mut trail = Trail::of(&url);
+        let mut records = Vec::new();
+        loop {
+            let answer = self.send(Ask::get(url)).await?;
+            let page: Page = Page::deserialize(&answer.body).map_err(|e| answer.not_understood(e))?;
+            let next = self.take(&answer, page, &mut records)?;
+            let Some(href) = next else { return Ok(records) };
+            url = self.client.follow(&answer, &href)?;
+            trail.step(&answer, &url)?;
+        }
+    }
+
+    /// Takes the records of a page, and says where the next one is.
+    fn take<T: DeserializeOwned>(
+        &self,
+        answer: &Answer,
+        page: Page,
+        records: &mut Vec<T>,
+    ) -> Result<Option<String>> {
+        let request = answer.request.clone();
+        let reason = fault_in(&answer.body).or_else(|| page.errors.first().map(first_error));
+        let Some(came) = page.records else {
+            return match reason {
+                Some(fault) => Err(Error::Partial { request, got: records.len(), why: fault.to_string() }),
+                None => Err(answer.not_understood("no `records` in it")),
+            };
+        };
+        let got = records.len() + came.len();
+        if let Some(fault) = reason {
+            return Err(Error::Partial { request, got, why: fault.to_string() });
+        }
+        if let Some(said) = page.num_records.filter(|said| *said != came.len()) {
+            let why = format!("a page of {said} records holds {}", came.len());
+            return Err(Error::Partial { request, got, why });
+        }
+        for (n, record) in came.into_iter().enumerate() {
+            let read =
+                T::deserialize(&record).map_err(|e| answer.not_understood(format!("record {n}: {e}")))?;
+            records.push(read);
+        }
+        Ok(page.links.next.map(|link| link.href))
+    }
+
+    /// The one record that the query matches, if any.
+    pub(crate) async fn find<T: DeserializeOwned>(&self, path: &[&str], query: Query) -> Result<Option<T>> {
+        let mut all = self.list(path, query).await?;
+        if all.len() > 1 {
+            let what = format!(
+                "/{}: {} records match where one was expected; name its SVM",
+                path.join("/"),
+                all.len()
+            );
+            return Err(Error::usage(what));
+        }
+        Ok(all.pop())
+    }
+
+    /// One object by its key.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str], query: Query) -> Result<T> {
+        let url = self.client.url(path, &query.raw("ignore_unknown_fields", "true"))?;
+        self.send(Ask::get(url)).await?.whole()?.read()
+    }
+
+    /// Deletes all records that match, and says how many. ONTAP goes through them one by one for 15 s, and then hands
+    /// out a link to go on with.
+    pub(crate) async fn delete_matching(&self, path: &[&str], query: Query) -> Result<u64> {
+        let mut url = self.client.url(path, &query)?;
+        let mut trail = Trail::of(&url);
+        let (mut deleted, mut first) = (0, true);
+        loop {
+            let ask = Ask::delete(url, Repeat::Safe);
+            let request = ask.request();
+            let answer = match self.send(ask).await {
+                Err(error) if error.is_not_found() => return Ok(deleted),
+                Err(error) if first => return Err(error),
+                // Some are deleted by now, however this page failed.
+                answer => answer.map_err(after_change(request))?,
+            };
+            first = false;
+            let page = Page::deserialize(&answer.body);
+            let errors = page.as_ref().map_or(&[][..], |page| &page.errors);
+            deleted += page.as_ref().ok().and_then(|page| page.num_records).unwrap_or_default() as u64;
+            if let Some(fault) = fault_in(&answer.body).or_else(|| errors.first().map(first_error)) {
+                let got = usize::try_from(deleted).unwrap_or(usize::MAX);
+                return Err(Error::Partial { request: answer.request, got, why: fault.to_string() });
+            }
+            self.finish(&answer).await?;
+            let Some(href) = next_of(&answer.body) else { return Ok(deleted) };
+            url = self.client.follow(&answer, href)?;
+            trail.step(&answer, &url)?;
+        }
+    }
+}
+
+/// An entry of `errors` is an error, or holds one.
+fn first_error(entry: &Value) -> Fault {
+    fault_in(entry).unwrap_or_else(|| serde_json::from_value(entry.clone()).unwrap_or_default())
+}

@@ -1,0 +1,106 @@
+//! The query of a request, in ONTAP's query language.
+
+use crate::error::{Error, Result};
+
+/// The query of a request. Everything is percent-encoded when it is sent.
+///
+/// Values given to [`equal`](Self::equal) are literal: what ONTAP would take for an operator is quoted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query {
+    pairs: Vec<(String, String)>,
+}
+
+impl Query {
+    /// A query without conditions.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only records whose `field` is exactly `value`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the value cannot be quoted, or is empty, which ONTAP would not take as a condition.
+    pub fn equal(self, field: &str, value: &str) -> Result<Self> {
+        Ok(self.raw(field, literal(field, value)?))
+    }
+
+    /// As [`equal`](Self::equal), if there is a value.
+    ///
+    /// # Errors
+    /// As [`equal`](Self::equal).
+    pub fn maybe(self, field: &str, value: Option<&str>) -> Result<Self> {
+        match value {
+            Some(value) => self.equal(field, value),
+            None => Ok(self),
+        }
+    }
+
+    /// The fields to return. Names those that are expensive, since ONTAP leaves them out otherwise.
+    #[must_use]
+    pub fn fields(self, fields: &[&str]) -> Self {
+        self.raw("fields", fields.join(","))
+    }
+
+    /// A parameter as it is: an expression of ONTAP's query language, or something that is no condition.
+    #[must_use]
+    pub fn raw(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.pairs.push((name.to_owned(), value.into()));
+        self
+    }
+
+    pub(crate) fn pairs(&self) -> &[(String, String)] {
+        &self.pairs
+    }
+}
+
+/// `value` so that ONTAP compares it and does not interpret it.
+fn literal(field: &str, value: &str) -> Result<String> {
+    if value.is_empty() {
+        return Err(Error::usage(format!("{field}: the value is empty, which ONTAP takes for no condition")));
+    }
+    let plain = |c: char| c.is_alphanumeric() || "_-.:/@".contains(c);
+    // `a..b` is a range, and null is a keyword.
+    if value.chars().all(plain) && !value.contains("..") && value != "null" {
+        return Ok(value.to_owned());
+    }
+    if !value.contains('"') {
+        return Ok(format!("\"{value}\""));
+    }
+    if !value.contains(['{', '}']) {
+        return Ok(format!("{{{value}}}"));
+    }
+    Err(Error::usage(format!("{field}: `{value}` holds both quotes and braces, and cannot be asked for")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_in_a_value_are_quoted() {
+        for (value, sent) in [
+            ("svm1", "svm1"),
+            ("10.0.0.101", "10.0.0.101"),
+            ("fe80::1", "fe80::1"),
+            ("svm:vol", "svm:vol"),
+            ("a*", "\"a*\""),
+            ("!a", "\"!a\""),
+            ("a|b", "\"a|b\""),
+            ("3..10", "\"3..10\""),
+            ("null", "\"null\""),
+            ("a,b", "\"a,b\""),
+            ("two words", "\"two words\""),
+            ("say \"hi\"", "{say \"hi\"}"),
+        ] {
+            assert_eq!(literal("f", value).unwrap(), sent);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_condition_is_refused() {
+        // An empty condition would widen a deletion to everything.
+        assert!(matches!(Query::new().equal("svm.name", ""), Err(Error::Usage { .. })));
+        assert!(matches!(Query::new().equal("svm.name", "\"{"), Err(Error::Usage { .. })));
+    }
+}

@@ -1,0 +1,177 @@
+//! The passthrough to the command line, for what REST does not have. Its use is reported to the vendor (AutoSupport),
+//! and each command needs its own entry in the account's role, `/api/private/cli/<words>`.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::{Call, Client};
+use crate::error::{Error, Result};
+use crate::job::after_change;
+use crate::query::Query;
+use crate::send::{Ask, Repeat};
+use crate::value;
+
+/// Which commands may be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Privilege {
+    /// Those for every day.
+    #[default]
+    Admin,
+    /// Those that may do harm.
+    Advanced,
+    /// Those for the vendor's support.
+    Diagnostic,
+}
+
+impl Privilege {
+    fn on(self, query: Query) -> Query {
+        match self {
+            Self::Admin => query,
+            Self::Advanced => query.raw("privilege_level", "advanced"),
+            Self::Diagnostic => query.raw("privilege_level", "diagnostic"),
+        }
+    }
+}
+
+/// What a command came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct CliDone {
+    /// How many objects it was about; 0: nothing matched.
+    #[serde(default, deserialize_with = "value::number")]
+    pub num_records: Option<u64>,
+    /// What it printed.
+    #[serde(default, rename = "cli_output", deserialize_with = "value::text")]
+    pub output: Option<String>,
+}
+
+/// `volume show` is `volume`; `vserver export-policy cache flush` is itself.
+fn path(command: &str) -> Vec<&str> {
+    ["private", "cli"].into_iter().chain(command.split_whitespace()).collect()
+}
+
+impl Client {
+    /// What `<command> show -fields <fields>` shows. `command` is without `show`. Every field that is wanted must be
+    /// named, as on the command line; they come back with `_` for `-`. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn cli_show<T: DeserializeOwned>(
+        &self,
+        command: &str,
+        query: Query,
+        fields: &[&str],
+    ) -> Result<Vec<T>> {
+        self.call().list_plain(&path(command), query.fields(fields)).await
+    }
+
+    /// `<command> modify` of what the query names. `repeat`: [`Repeat::Safe`] if all values are absolute. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::NothingMatched`] if it changed nothing.
+    pub async fn cli_modify(
+        &self,
+        command: &str,
+        query: Query,
+        body: Value,
+        privilege: Privilege,
+        repeat: Repeat,
+    ) -> Result<CliDone> {
+        let ask = Ask::patch(self.url(&path(command), &privilege.on(query))?, body, repeat);
+        self.call().cli_modify(ask).await
+    }
+
+    /// Runs any other command. Never repeated once it was sent. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn cli_run(&self, command: &str, body: Value, privilege: Privilege) -> Result<CliDone> {
+        let ask = Ask::post(self.url(&path(command), &privilege.on(Query::new()))?, body);
+        self.call().cli_change(ask).await
+    }
+
+    /// Makes a node, or all of them, forget who may access the SVM's volumes, so that a changed export rule is asked
+    /// at once. ONTAP 9.6, by the passthrough; that it works on every release is not established, so that an error
+    /// here means "not flushed" and no more.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::is_not_visible`] if the account may not do it.
+    pub async fn flush_access_cache(&self, svm: &str, node: Option<&str>) -> Result<()> {
+        let body =
+            crate::body::Body::new().set("vserver", Some(svm)).set("cache", Some("access")).set("node", node);
+        let command = "vserver export-policy cache flush";
+        self.cli_run(command, body.into(), Privilege::Advanced).await.map(drop)
+    }
+
+    /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not rename it
+    /// to `.nfs…` instead. `None`: ONTAP does not say. ONTAP 9.12.1, by the passthrough.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::NothingMatched`] if there is no such volume.
+    pub async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {
+        self.call().preserve_unlink(svm, volume).await
+    }
+
+    /// Sets [`preserve_unlink`](Self::preserve_unlink), and reads it back. Tried as admin first, and then with
+    /// advanced privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::NotApplied`] if ONTAP said that it was done and it was not.
+    pub async fn set_preserve_unlink(&self, svm: &str, volume: &str, on: bool) -> Result<()> {
+        let body = serde_json::json!({ "is-preserve-unlink-enabled": on });
+        let ask = |privilege: Privilege| -> Result<Ask> {
+            let query = privilege.on(Query::new().equal("vserver", svm)?.equal("volume", volume)?);
+            Ok(Ask::patch(self.url(&path("volume"), &query)?, body.clone(), Repeat::Safe))
+        };
+        let (call, first) = (self.call(), ask(Privilege::Admin)?);
+        let request = first.request();
+        if let Err(error) = call.cli_modify(first).await {
+            let refused =
+                error.refusal().is_some_and(|refusal| refusal.status == 400) || error.is_permission();
+            // What may be in force already must not be forgotten over a second answer.
+            if !refused || error.is_unconfirmed() {
+                return Err(error);
+            }
+            // If that fails too, the second answer is the one about the parameter, which admin may not even see.
+            call.cli_modify(ask(Privilege::Advanced)?).await?;
+        }
+        let is = call.preserve_unlink(svm, volume).await.map_err(after_change(request.clone()))?;
+        if is == Some(on) {
+            return Ok(());
+        }
+        let what = format!("is-preserve-unlink-enabled of {volume} reads {is:?}");
+        Err(Error::NotApplied { request, what })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct PreserveUnlink {
+    #[serde(default, deserialize_with = "value::flag")]
+    is_preserve_unlink_enabled: Option<bool>,
+}
+
+impl Call<'_> {
+    /// Runs a command that changes something, and follows its job.
+    async fn cli_change(&self, ask: Ask) -> Result<CliDone> {
+        let answer = self.change(ask).await?;
+        if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
+    }
+
+    async fn cli_modify(&self, ask: Ask) -> Result<CliDone> {
+        let request = ask.request();
+        let done = self.cli_change(ask).await?;
+        if done.num_records == Some(0) { Err(Error::NothingMatched { request }) } else { Ok(done) }
+    }
+
+    async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {
+        let query = Query::new().equal("vserver", svm)?.equal("volume", volume)?;
+        let query = query.fields(&["is-preserve-unlink-enabled"]);
+        let request = Ask::get(self.client.url(&path("volume"), &query)?).request();
+        let found: Vec<PreserveUnlink> = self.list_plain(&path("volume"), query).await?;
+        match found.as_slice() {
+            [] => Err(Error::NothingMatched { request }),
+            [one] => Ok(one.is_preserve_unlink_enabled),
+            more => Err(Error::Decode { request, what: format!("{} volumes of one name", more.len()) }),
+        }
+    }
+}

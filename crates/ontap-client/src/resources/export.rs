@@ -1,0 +1,257 @@
+//! Export policies and their rules: who may reach a volume at all.
+//!
+//! A policy without rules lets nobody in. The first rule that matches a client decides. Rules are asked at every
+//! operation, but through a cache on each node, so that a change may bite late: see
+//! [`Client::flush_access_cache`], and verify from the client's side.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::created;
+use crate::client::{Call, Client};
+use crate::error::{Error, Result};
+use crate::job::after_change;
+use crate::query::Query;
+use crate::send::{Ask, Repeat};
+use crate::value::{self, Reference};
+
+/// Whom a rule is for: a host name, an address, a subnet, `@netgroup` or `.domain`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClientMatch {
+    /// As ONTAP writes it.
+    #[serde(rename = "match")]
+    pub pattern: String,
+}
+
+/// A rule of an export policy.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ExportRule {
+    /// Its place among the policy's rules, from 1 on. It changes when rules are put before it.
+    #[serde(deserialize_with = "value::key_number")]
+    pub index: u64,
+    /// Whom it is for.
+    #[serde(default, deserialize_with = "value::list")]
+    pub clients: Vec<ClientMatch>,
+    /// `any`, `nfs`, `nfs3`, `nfs4`, `cifs`, `flexcache`.
+    #[serde(default, deserialize_with = "value::list")]
+    pub protocols: Vec<String>,
+    /// Who may read: `any`, `none`, `never`, `sys`, `krb5`, `krb5i`, `krb5p`, `ntlm`.
+    #[serde(default, deserialize_with = "value::list")]
+    pub ro_rule: Vec<String>,
+    /// Who may write; words as in `ro_rule`.
+    #[serde(default, deserialize_with = "value::list")]
+    pub rw_rule: Vec<String>,
+    /// Who may be root; words as in `ro_rule`.
+    #[serde(default, deserialize_with = "value::list")]
+    pub superuser: Vec<String>,
+    /// What an unknown user is taken for.
+    #[serde(default, deserialize_with = "value::text")]
+    pub anonymous_user: Option<String>,
+}
+
+impl ExportRule {
+    /// Whether the rule is for these clients and no other. Addresses are compared as such, names without case.
+    #[must_use]
+    pub fn is_for(&self, clients: &[&str]) -> bool {
+        let have: BTreeSet<_> = self.clients.iter().map(|client| canonical(&client.pattern)).collect();
+        have == clients.iter().copied().map(canonical).collect()
+    }
+}
+
+/// ONTAP may write an address in another way than it was given.
+fn canonical(pattern: &str) -> String {
+    let pattern = pattern.trim().to_ascii_lowercase();
+    pattern.parse::<IpAddr>().map_or(pattern, |address| address.to_string())
+}
+
+/// An export policy.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ExportPolicy {
+    /// Its key: a number, not a UUID.
+    #[serde(deserialize_with = "value::key_number")]
+    pub id: u64,
+    /// Its name, one of a kind in its SVM.
+    #[serde(deserialize_with = "value::key")]
+    pub name: String,
+    /// Its SVM.
+    #[serde(default, deserialize_with = "value::part")]
+    pub svm: Reference,
+}
+
+/// A rule to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NewExportRule {
+    /// Whom it is for.
+    pub clients: Vec<ClientMatch>,
+    /// For which protocols; empty: any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub protocols: Vec<String>,
+    /// Who may read.
+    pub ro_rule: Vec<String>,
+    /// Who may write.
+    pub rw_rule: Vec<String>,
+    /// Who may be root; empty: ONTAP's default, any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub superuser: Vec<String>,
+    /// Its place; `None`: the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<u64>,
+}
+
+impl NewExportRule {
+    /// A rule that lets these clients read and write over NFSv4 with Unix credentials, root included.
+    #[must_use]
+    pub fn nfs4(clients: &[&str]) -> Self {
+        let sys = || vec!["sys".to_owned()];
+        let clients = matches(clients);
+        let (ro_rule, rw_rule, superuser) = (sys(), sys(), sys());
+        Self { clients, protocols: vec!["nfs4".to_owned()], ro_rule, rw_rule, superuser, index: None }
+    }
+}
+
+fn matches(clients: &[&str]) -> Vec<ClientMatch> {
+    clients.iter().map(|client| ClientMatch { pattern: (*client).to_owned() }).collect()
+}
+
+const POLICIES: &[&str] = &["protocols", "nfs", "export-policies"];
+const POLICY: &[&str] = &["id", "name", "svm"];
+const RULE: &[&str] = &["index", "clients", "protocols", "ro_rule", "rw_rule", "superuser", "anonymous_user"];
+
+impl Client {
+    /// The export policies of an SVM. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn export_policies(&self, svm: &str) -> Result<Vec<ExportPolicy>> {
+        let query = Query::new().equal("svm.name", svm)?.fields(POLICY);
+        self.call().list(POLICIES, query).await
+    }
+
+    /// The export policy of this name. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn export_policy(&self, svm: &str, name: &str) -> Result<Option<ExportPolicy>> {
+        self.call().export_policy(svm, name).await
+    }
+
+    /// Makes an export policy with these rules, in their order, and returns it as read back. Without rules it lets
+    /// nobody in. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::is_duplicate`] if there is one of this name.
+    pub async fn create_export_policy(
+        &self,
+        svm: &str,
+        name: &str,
+        rules: &[NewExportRule],
+    ) -> Result<ExportPolicy> {
+        let call = self.call();
+        let mut body = json!({ "svm": { "name": svm }, "name": name });
+        if !rules.is_empty() {
+            body["rules"] = json!(rules);
+        }
+        let ask = Ask::post(self.url(POLICIES, &Query::new())?, body);
+        let request = ask.request();
+        call.change(ask).await?;
+        let found = call.export_policy(svm, name).await.map_err(after_change(request.clone()))?;
+        created(request, found)
+    }
+
+    /// Deletes an export policy; `Ok` also if there is none. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; refused while a volume uses it.
+    pub async fn delete_export_policy(&self, id: u64) -> Result<()> {
+        let id = id.to_string();
+        self.call().remove(&[POLICIES, &[&id]].concat(), Query::new(), Repeat::Safe).await
+    }
+
+    /// The rules of a policy in the order in which they are asked. Read from the rules themselves, since the policy's
+    /// own view is cut off at 500 of them. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn export_rules(&self, policy: u64) -> Result<Vec<ExportRule>> {
+        let id = policy.to_string();
+        let mut rules: Vec<ExportRule> =
+            self.call().list(&[POLICIES, &[&id, "rules"]].concat(), Query::new().fields(RULE)).await?;
+        rules.sort_by_key(|rule| rule.index);
+        Ok(rules)
+    }
+
+    /// One rule of a policy. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn export_rule(&self, policy: u64, index: u64) -> Result<ExportRule> {
+        self.call().export_rule(policy, index).await
+    }
+
+    /// Makes a rule, and returns its index where ONTAP tells it. With the index of another rule it is put before that
+    /// one. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::is_duplicate`] if the policy has the same rule already.
+    pub async fn create_export_rule(&self, policy: u64, rule: &NewExportRule) -> Result<Option<u64>> {
+        let id = policy.to_string();
+        let query = Query::new().raw("return_records", "true");
+        let url = self.url(&[POLICIES, &[&id, "rules"]].concat(), &query)?;
+        let answer = self.call().change(Ask::post(url, json!(rule))).await?;
+        let index = answer.body.pointer("/records/0/index").or_else(|| answer.body.get("index"));
+        Ok(index.and_then(whole_number))
+    }
+
+    /// Makes a rule be for these clients and no other, in one step: there is no moment at which neither the old nor
+    /// the new list holds. Then reads it back. ONTAP 9.6.
+    ///
+    /// Reading back shows what is configured. Each node may still go by its access cache.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::NotApplied`] if ONTAP said that it was done and it was not;
+    /// [`Error::Usage`] without clients, since ONTAP would not know what is meant.
+    pub async fn replace_clients(&self, policy: u64, index: u64, clients: &[&str]) -> Result<ExportRule> {
+        if clients.is_empty() {
+            return Err(Error::usage("an export rule must have a client; to let nobody in, delete the rule"));
+        }
+        let (id, at) = (policy.to_string(), index.to_string());
+        let url = self.url(&[POLICIES, &[&id, "rules", &at]].concat(), &Query::new())?;
+        let ask = Ask::patch(url, json!({ "clients": matches(clients) }), Repeat::Safe);
+        let (call, request) = (self.call(), ask.request());
+        call.change(ask).await?;
+        let rule = call.export_rule(policy, index).await.map_err(after_change(request.clone()))?;
+        if rule.is_for(clients) {
+            return Ok(rule);
+        }
+        let has: Vec<_> = rule.clients.iter().map(|client| client.pattern.as_str()).collect();
+        Err(Error::NotApplied { request, what: format!("the rule is for {}", has.join(", ")) })
+    }
+
+    /// Deletes a rule. Not repeated if the answer is lost, since another rule may have moved to its index. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn delete_export_rule(&self, policy: u64, index: u64) -> Result<()> {
+        let (id, at) = (policy.to_string(), index.to_string());
+        self.call().remove(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new(), Repeat::Once).await
+    }
+}
+
+impl Call<'_> {
+    async fn export_policy(&self, svm: &str, name: &str) -> Result<Option<ExportPolicy>> {
+        let query = Query::new().equal("svm.name", svm)?.equal("name", name)?.fields(POLICY);
+        self.find(POLICIES, query).await
+    }
+
+    async fn export_rule(&self, policy: u64, index: u64) -> Result<ExportRule> {
+        let (id, at) = (policy.to_string(), index.to_string());
+        self.get(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new().fields(RULE)).await
+    }
+}
+
+fn whole_number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}

@@ -1,0 +1,248 @@
+//! Locks that clients hold on files. An NFSv4 open shows as `share_level`, a byte range lock as `byte_range`.
+
+use serde::Deserialize;
+
+use super::interface::IpAddress;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::query::Query;
+use crate::send::Repeat;
+use crate::value::{self, Reference, open_enum};
+
+open_enum! {
+    /// By which protocol a lock is held. NFSv4.2 has no word of its own.
+    LockProtocol {
+        /// SMB.
+        Cifs = "cifs",
+        /// FlexCache.
+        Fcache = "fcache",
+        /// NFSv4.0.
+        Nfsv4 = "nfsv4",
+        /// NFSv4.1.
+        Nfsv41 = "nfsv4.1",
+        /// HTTP.
+        Http = "http",
+        /// NFSv3.
+        Nlm = "nlm",
+        /// ONTAP itself.
+        Crposix = "crposix",
+    }
+}
+
+impl LockProtocol {
+    /// Whether it is NFSv4, of whatever minor version.
+    #[must_use]
+    pub fn is_nfs4(&self) -> bool {
+        self.as_str().starts_with("nfsv4")
+    }
+}
+
+open_enum! {
+    /// What is locked.
+    LockKind {
+        /// A range of bytes.
+        ByteRange = "byte_range",
+        /// The file is open.
+        ShareLevel = "share_level",
+        /// An opportunistic lock of SMB.
+        OpLock = "op_lock",
+        /// The client may act for the server.
+        Delegation = "delegation",
+    }
+}
+
+open_enum! {
+    /// How far a lock is.
+    LockState {
+        /// Held.
+        Granted = "granted",
+        /// Being called back.
+        Revoking = "revoking",
+        /// Changed.
+        Adjusted = "adjusted",
+        /// Not given.
+        Denied = "denied",
+        /// Part of another one.
+        Subsumed = "subsumed",
+        /// No longer there.
+        Gone = "gone",
+        /// Not in use.
+        Unused = "unused",
+        /// Waits for another one.
+        Waiting = "waiting",
+        /// Waited for too long.
+        Timeout = "timeout",
+    }
+}
+
+/// A lock of a range of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ByteLock {
+    /// Its first byte.
+    #[serde(default, rename = "offset", deserialize_with = "value::number")]
+    pub offset_bytes: Option<u64>,
+    /// How many bytes.
+    #[serde(default, rename = "length", deserialize_with = "value::number")]
+    pub length_bytes: Option<u64>,
+    /// Whether nobody else may have it.
+    #[serde(default, deserialize_with = "value::flag")]
+    pub exclusive: Option<bool>,
+    /// Whether it binds those who do not ask for it.
+    #[serde(default, deserialize_with = "value::flag")]
+    pub mandatory: Option<bool>,
+}
+
+/// An open file.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ShareLock {
+    /// For what, and what it denies to others, for instance `read_write_deny_none`.
+    #[serde(default, deserialize_with = "value::text")]
+    pub mode: Option<String>,
+    /// Whether it gives way to others.
+    #[serde(default, deserialize_with = "value::flag")]
+    pub soft: Option<bool>,
+}
+
+/// The LIF that a lock came through.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct LockInterface {
+    /// Its name.
+    #[serde(default, deserialize_with = "value::text")]
+    pub name: Option<String>,
+    /// Its UUID.
+    #[serde(default, deserialize_with = "value::text")]
+    pub uuid: Option<String>,
+    /// Its address.
+    #[serde(default, deserialize_with = "value::part")]
+    pub ip: IpAddress,
+}
+
+/// A lock.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Lock {
+    /// Its key.
+    #[serde(deserialize_with = "value::key")]
+    pub uuid: String,
+    /// The SVM.
+    #[serde(default, deserialize_with = "value::part")]
+    pub svm: Reference,
+    /// The volume.
+    #[serde(default, deserialize_with = "value::part")]
+    pub volume: Reference,
+    /// The node.
+    #[serde(default, deserialize_with = "value::part")]
+    pub node: Reference,
+    /// The LIF.
+    #[serde(default, deserialize_with = "value::part")]
+    pub interface: LockInterface,
+    /// Who holds it: the address that its mount uses.
+    #[serde(default, deserialize_with = "value::text")]
+    pub client_address: Option<String>,
+    /// By which protocol.
+    #[serde(default)]
+    pub protocol: Option<LockProtocol>,
+    /// What is locked.
+    #[serde(default, rename = "type")]
+    pub kind: Option<LockKind>,
+    /// How far it is.
+    #[serde(default)]
+    pub state: Option<LockState>,
+    /// The file, from the SVM's root on.
+    #[serde(default, deserialize_with = "value::text")]
+    pub path: Option<String>,
+    /// What the client calls itself.
+    #[serde(default, deserialize_with = "value::text")]
+    pub owner_id: Option<String>,
+    /// `read` or `write`, of a delegation.
+    #[serde(default, deserialize_with = "value::text")]
+    pub delegation: Option<String>,
+    /// Of a byte range.
+    #[serde(default)]
+    pub byte_lock: Option<ByteLock>,
+    /// Of an open file.
+    #[serde(default)]
+    pub share_lock: Option<ShareLock>,
+    /// Whether it is on a constituent of a FlexGroup.
+    #[serde(default, deserialize_with = "value::flag")]
+    pub constituent: Option<bool>,
+}
+
+/// Which locks. The more is said, the less ONTAP has to search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockQuery<'a> {
+    /// The SVM's name.
+    pub svm: &'a str,
+    /// The volume's name; of a FlexGroup, its own name and not that of a constituent.
+    pub volume: Option<&'a str>,
+    /// The address of who holds them.
+    pub client_address: Option<&'a str>,
+    /// By which protocol.
+    pub protocol: Option<&'a LockProtocol>,
+}
+
+impl<'a> LockQuery<'a> {
+    /// All locks in an SVM.
+    #[must_use]
+    pub fn in_svm(svm: &'a str) -> Self {
+        Self { svm, volume: None, client_address: None, protocol: None }
+    }
+
+    fn query(&self) -> Result<Query> {
+        Query::new()
+            .equal("svm.name", self.svm)?
+            .maybe("volume.name", self.volume)?
+            .maybe("client_address", self.client_address)?
+            .maybe("protocol", self.protocol.map(LockProtocol::as_str))
+    }
+}
+
+const PATH: &[&str] = &["protocols", "locks"];
+const FIELDS: &[&str] = &[
+    "uuid",
+    "svm",
+    "volume",
+    "node",
+    "interface",
+    "client_address",
+    "protocol",
+    "type",
+    "state",
+    "path",
+    "owner_id",
+    "delegation",
+    "byte_lock",
+    "share_lock",
+    "constituent",
+];
+
+impl Client {
+    /// The locks that match. ONTAP 9.10.1.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn locks(&self, which: &LockQuery<'_>) -> Result<Vec<Lock>> {
+        self.call().list(PATH, which.query()?.fields(FIELDS)).await
+    }
+
+    /// Breaks one lock; `Ok` also if it is gone. Its holder is not asked and not told: see to it first that it cannot
+    /// take the lock again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn break_lock(&self, uuid: &str) -> Result<()> {
+        self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
+    }
+
+    /// Breaks all locks that match, and says how many ONTAP counted. Read them again afterwards: a holder that is not
+    /// fenced takes them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Usage`] if neither a
+    /// volume nor a client is named, since that would break the locks of everyone in the SVM.
+    pub async fn break_locks(&self, which: &LockQuery<'_>) -> Result<u64> {
+        if which.volume.is_none() && which.client_address.is_none() {
+            return Err(Error::usage("name a volume or a client: these would be the locks of everyone"));
+        }
+        self.call().delete_matching(PATH, which.query()?).await
+    }
+}

@@ -1,0 +1,334 @@
+//! What single calls send, and what they make of the answers.
+
+use std::time::Duration;
+
+use ontap_client::{
+    Aggregate, ConnectionQuery, Error, ExportRule, Interval, LockProtocol, LockQuery, MetricsOf, MirrorQuery,
+    MirrorState, NewClone, NewExportRule, NewVolume, NfsChange, NfsClientQuery, Visibility, VolumeChange,
+    VolumeQuery,
+};
+use serde_json::{Value, json};
+
+use crate::server::{Reply, Server};
+
+fn ok(body: Value) -> Reply {
+    Reply::Json(200, body)
+}
+
+fn records(records: Value) -> Reply {
+    let count = records.as_array().unwrap().len();
+    ok(json!({ "records": records, "num_records": count }))
+}
+
+fn fault(status: u16, code: &str) -> Reply {
+    Reply::Json(status, json!({ "error": { "code": code, "message": "no" } }))
+}
+
+#[tokio::test]
+async fn clients_of_a_rule_are_replaced_in_one_request_and_read_back() {
+    let read = json!({ "index": 1, "clients": [{ "match": "10.0.0.102" }], "rw_rule": ["sys"] });
+    let server = Server::of(vec![ok(json!({})), ok(read)]).await;
+    let rule = server.client().replace_clients(12884901890, 1, &["10.0.0.102"]).await.unwrap();
+    assert!(rule.is_for(&["10.0.0.102"]));
+    let seen = server.seen();
+    assert!(seen[0].is("PATCH", "/api/protocols/nfs/export-policies/12884901890/rules/1"));
+    assert_eq!(seen[0].body, json!({ "clients": [{ "match": "10.0.0.102" }] }));
+    assert!(seen[1].is("GET", "/api/protocols/nfs/export-policies/12884901890/rules/1"));
+}
+
+#[tokio::test]
+async fn a_success_that_is_a_lie_is_found_out() {
+    let old = json!({ "index": 1, "clients": [{ "match": "10.0.0.101" }] });
+    let server = Server::of(vec![ok(json!({})), ok(old)]).await;
+    let error = server.client().replace_clients(7, 1, &["10.0.0.102"]).await.unwrap_err();
+    assert!(matches!(&error, Error::NotApplied { what, .. } if what.contains("10.0.0.101")), "{error:?}");
+
+    let old =
+        json!({ "uuid": "v1", "name": "v", "nas": { "path": "/v", "export_policy": { "name": "default" } } });
+    for change in [
+        VolumeChange { junction: Some(""), ..VolumeChange::default() },
+        VolumeChange { export_policy: Some("fence"), ..VolumeChange::default() },
+    ] {
+        let server = Server::of(vec![ok(json!({})), ok(old.clone())]).await;
+        let error = server.client().update_volume("v1", &change).await.unwrap_err();
+        assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    }
+
+    let mirror = json!({ "uuid": "m1", "state": "snapmirrored" });
+    let server = Server::of(vec![ok(json!({})), ok(mirror)]).await;
+    let error = server.client().break_snapmirror("m1").await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn if_reading_back_fails_the_change_is_unconfirmed() {
+    let server = Server::of(vec![ok(json!({})), fault(403, "6")]).await;
+    let error = server.client().replace_clients(7, 1, &["10.0.0.102"]).await.unwrap_err();
+    assert!(error.is_unconfirmed(), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_not_sent() {
+    let server = Server::of(vec![ok(json!({}))]).await;
+    let client = server.client();
+    for error in [
+        client.replace_clients(7, 1, &[]).await.unwrap_err(),
+        client.update_volume("v1", &VolumeChange::default()).await.unwrap_err(),
+        client.update_nfs_service("u1", &Default::default()).await.unwrap_err(),
+        // These would be all volumes, or something else altogether.
+        client.delete_volume("").await.unwrap_err(),
+        client.delete_volume("..").await.unwrap_err(),
+        client.delete_volume(".\n.").await.unwrap_err(),
+        client.svm("").await.unwrap_err(),
+        client.in_svm("a\nb").svms().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Usage { .. }), "{error:?}");
+    }
+    assert!(server.seen().is_empty());
+}
+
+#[test]
+fn a_rule_is_compared_as_ontap_writes_it() {
+    let clients = json!([{ "match": "FE80::0:1" }, { "match": "Host1" }]);
+    let rule: ExportRule = serde_json::from_value(json!({ "index": "1", "clients": clients })).unwrap();
+    assert!(rule.is_for(&["host1", "fe80::1"]));
+    assert!(!rule.is_for(&["host1"]) && !rule.is_for(&["host1", "fe80::1", "10.0.0.1"]));
+}
+
+#[tokio::test]
+async fn a_key_stays_one_part_of_the_path() {
+    let server = Server::of(vec![ok(json!({}))]).await;
+    server.client().delete_snapshot("v1", "../../a b?c#d").await.unwrap();
+    assert_eq!(server.seen()[0].target, "/api/storage/volumes/v1/snapshots/..%2F..%2Fa%20b%3Fc%23d");
+}
+
+#[tokio::test]
+async fn a_policy_is_made_with_its_rules() {
+    let made = json!([{ "id": "12884901890", "name": "fence", "svm": { "name": "svm1" } }]);
+    let server = Server::of(vec![Reply::Json(201, json!({})), records(made)]).await;
+    let rules = [NewExportRule::nfs4(&["10.0.0.101"])];
+    let policy = server.client().create_export_policy("svm1", "fence", &rules).await.unwrap();
+    assert_eq!(policy.id, 12_884_901_890);
+    let rule = json!({
+        "clients": [{ "match": "10.0.0.101" }], "protocols": ["nfs4"], "ro_rule": ["sys"], "rw_rule": ["sys"],
+        "superuser": ["sys"]
+    });
+    assert_eq!(server.seen()[0].body, json!({ "svm": { "name": "svm1" }, "name": "fence", "rules": [rule] }));
+}
+
+#[tokio::test]
+async fn rules_come_in_their_order_and_a_new_one_tells_its_index() {
+    let rules = json!([{ "index": 3 }, { "index": "1" }]);
+    let server = Server::of(vec![
+        records(rules),
+        Reply::Json(201, json!({ "num_records": 1, "records": [{ "index": "4" }] })),
+        fault(409, "1704070"),
+    ])
+    .await;
+    let client = server.client();
+    let indexes: Vec<_> = client.export_rules(7).await.unwrap().iter().map(|rule| rule.index).collect();
+    assert_eq!(indexes, [1, 3]);
+    let new = NewExportRule::nfs4(&["10.0.0.101"]);
+    assert_eq!(client.create_export_rule(7, &new).await.unwrap(), Some(4));
+    assert!(client.create_export_rule(7, &new).await.unwrap_err().is_duplicate());
+}
+
+#[tokio::test]
+async fn what_fsx_does_not_show_is_not_visible() {
+    for hidden in [fault(403, "6"), fault(400, "6691623"), fault(405, "3"), fault(400, "918701")] {
+        let server = Server::of(vec![hidden]).await;
+        let client = server.client();
+        assert!(matches!(client.aggregates().await.unwrap(), Visibility::NotVisible { .. }));
+        assert!(client.nodes().await.unwrap().visible().is_none());
+        let which = ConnectionQuery { svm: "svm1", remote_ip: None, service: None };
+        assert!(client.active_connections(&which).await.unwrap().visible().is_none());
+        // What must be seen is an error.
+        client.svms().await.unwrap_err();
+    }
+    let server = Server::of(vec![fault(400, "262179")]).await;
+    server.client().aggregates().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn preserve_unlink_is_tried_with_more_privilege_and_read_back() {
+    let server = Server::of(vec![
+        fault(400, "262179"),
+        ok(json!({ "num_records": 1, "cli_output": "" })),
+        records(json!([{ "vserver": "svm1", "volume": "kafka01", "is_preserve_unlink_enabled": "true" }])),
+    ])
+    .await;
+    server.client().set_preserve_unlink("svm1", "kafka01", true).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen[0].target, "/api/private/cli/volume?vserver=svm1&volume=kafka01");
+    assert_eq!(
+        seen[1].target,
+        "/api/private/cli/volume?vserver=svm1&volume=kafka01&privilege_level=advanced"
+    );
+    assert_eq!(seen[1].body, json!({ "is-preserve-unlink-enabled": true }));
+    assert!(!seen[2].target.contains("ignore_unknown_fields"), "{}", seen[2].target);
+}
+
+#[tokio::test]
+async fn a_change_by_name_that_matched_nothing_is_an_error() {
+    let server = Server::of(vec![ok(json!({ "num_records": 0, "cli_output": "" }))]).await;
+    let error = server.client().set_preserve_unlink("svm1", "typo", true).await.unwrap_err();
+    assert!(matches!(error, Error::NothingMatched { .. }), "{error:?}");
+    let server = Server::of(vec![records(json!([]))]).await;
+    let error = server.client().preserve_unlink("svm1", "typo").await.unwrap_err();
+    assert!(matches!(error, Error::NothingMatched { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_error_in_an_answer_of_200_is_an_error() {
+    let body = json!({ "num_records": 0, "error": { "code": "917658", "message": "must be offline" } });
+    let server = Server::of(vec![ok(body)]).await;
+    let error = server.client().flush_access_cache("svm1", Some("node-01")).await.unwrap_err();
+    assert_eq!(error.code(), Some(917_658));
+    let seen = &server.seen()[0];
+    assert_eq!(seen.target, "/api/private/cli/vserver/export-policy/cache/flush?privilege_level=advanced");
+    assert_eq!(seen.body, json!({ "vserver": "svm1", "cache": "access", "node": "node-01" }));
+}
+
+#[tokio::test]
+async fn expensive_fields_are_named_and_values_are_literal() {
+    let server = Server::of(vec![records(json!([]))]).await;
+    let client = server.client();
+    let volumes = VolumeQuery { svm: Some("svm*"), export_policy: Some("fence"), ..VolumeQuery::default() };
+    client.volumes(&volumes).await.unwrap();
+    let lock = LockQuery { protocol: Some(&LockProtocol::Nfsv41), ..LockQuery::in_svm("svm1") };
+    client.locks(&lock).await.unwrap();
+    let who = NfsClientQuery { svm: "svm1", volume: Some("v"), client_ip: Some("10.0.0.101") };
+    client.nfs_clients(&who).await.unwrap();
+    let mirror = MirrorQuery { destination: Some("svm1:v"), ..MirrorQuery::default() };
+    client.snapmirrors(&mirror).await.unwrap();
+    let targets: Vec<_> = server.seen().into_iter().map(|seen| seen.target).collect();
+    assert!(targets[0].contains("svm.name=%22svm*%22&nas.export_policy.name=fence"), "{}", targets[0]);
+    assert!(
+        targets[0].contains("nas.path%2C") && targets[0].contains("space.physical_used"),
+        "{}",
+        targets[0]
+    );
+    assert!(targets[1].contains("svm.name=svm1&protocol=nfsv4.1&fields=uuid%2C"), "{}", targets[1]);
+    assert!(targets[2].contains("volume.name=v&client_ip=10.0.0.101"), "{}", targets[2]);
+    assert!(targets[3].contains("destination.path=svm1%3Av"), "{}", targets[3]);
+    assert!(targets.iter().all(|target| target.ends_with("ignore_unknown_fields=true")), "{targets:?}");
+}
+
+#[tokio::test]
+async fn volumes_and_clones_are_made_with_what_is_set_only() {
+    let made = records(json!([{ "uuid": "v1", "name": "v" }]));
+    let server =
+        Server::of(vec![Reply::Json(201, json!({})), made.clone(), Reply::Json(201, json!({})), made]).await;
+    let client = server.client();
+    let new = NewVolume {
+        size_bytes: Some(1 << 40),
+        junction: Some("/v".to_owned()),
+        snapshot_policy: Some("none".to_owned()),
+        ..NewVolume::new("svm1", "v", "aggr1")
+    };
+    client.create_volume(&new).await.unwrap();
+    let clone = NewClone {
+        svm: "svm1",
+        name: "v",
+        parent: "p",
+        snapshot: Some("s"),
+        junction: None,
+        export_policy: None,
+    };
+    client.clone_volume(&clone).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(
+        seen[0].body,
+        json!({
+            "svm": { "name": "svm1" }, "name": "v", "aggregates": [{ "name": "aggr1" }], "size": 1_u64 << 40,
+            "nas": { "path": "/v" }, "snapshot_policy": { "name": "none" }
+        })
+    );
+    let clone = json!({
+        "is_flexclone": true, "parent_volume": { "name": "p" }, "parent_snapshot": { "name": "s" }
+    });
+    assert_eq!(seen[2].body, json!({ "svm": { "name": "svm1" }, "name": "v", "clone": clone }));
+}
+
+#[tokio::test]
+async fn lifs_move_to_a_node_and_home_again() {
+    let server = Server::of(vec![ok(json!({}))]).await;
+    let client = server.client();
+    client.migrate_interface("i1", "node-02", Some("e0d")).await.unwrap();
+    client.revert_interface("i1").await.unwrap();
+    let seen = server.seen();
+    assert!(seen[0].is("PATCH", "/api/network/ip/interfaces/i1"));
+    let port = json!({ "name": "e0d", "node": { "name": "node-02" } });
+    assert_eq!(seen[0].body, json!({ "location": { "node": { "name": "node-02" }, "port": port } }));
+    assert_eq!(seen[1].body, json!({ "location": { "is_home": true } }));
+}
+
+#[tokio::test]
+async fn mirrors_break_and_come_back() {
+    let server = Server::of(vec![
+        ok(json!({})),
+        ok(json!({ "uuid": "m1", "state": "broken_off", "unhealthy_reason": [{ "message": "why" }] })),
+        ok(json!({})),
+        ok(json!({ "uuid": "m1", "state": "in_sync", "lag_time": "PT8M" })),
+        fault(409, "13303812"),
+    ])
+    .await;
+    let client = server.client();
+    let broken = client.break_snapmirror("m1").await.unwrap();
+    assert_eq!(
+        (broken.state.as_ref(), broken.reasons().next()),
+        (Some(&MirrorState::BrokenOff), Some("why"))
+    );
+    assert_eq!(client.resync_snapmirror("m1").await.unwrap().lag, Some(Duration::from_secs(480)));
+    assert!(client.break_snapmirror("m1").await.unwrap_err().is_in_use());
+    let states: Vec<_> = server.seen().iter().map(|seen| seen.body["state"].clone()).collect();
+    assert_eq!(states[..3], [json!("broken_off"), Value::Null, json!("snapmirrored")]);
+}
+
+#[tokio::test]
+async fn figures_are_read_of_what_was_asked() {
+    let sample = json!({ "timestamp": "2026-01-02T03:04:05Z", "duration": "PT15S", "status": "ok",
+        "iops": { "read": 1, "write": "2", "total": 3 } });
+    let counters = json!({ "statistics": { "status": "ok", "iops_raw": { "write": 9 } } });
+    let server = Server::of(vec![records(json!([sample])), ok(counters)]).await;
+    let client = server.client();
+    let samples = client.metrics(MetricsOf::Volume("v1"), Interval::Day).await.unwrap();
+    assert!(samples[0].is_ok() && samples[0].iops.write == Some(2));
+    assert_eq!(client.volume_counters("v1").await.unwrap().unwrap().operations.write, Some(9));
+    assert!(server.seen()[0].target.starts_with("/api/storage/volumes/v1/metrics?interval=1d&"));
+}
+
+#[test]
+fn savings_and_takeovers_follow_from_the_aggregate() {
+    let aggregate: Aggregate = serde_json::from_value(json!({
+        "uuid": "a", "name": "aggr1", "node": { "name": "node-02" }, "home_node": { "name": "node-01" },
+        "space": { "efficiency": { "logical_used": 1700, "ratio": "1.70" } }
+    }))
+    .unwrap();
+    assert_eq!(aggregate.is_taken_over(), Some(true));
+    assert_eq!(aggregate.space.efficiency.unwrap().physical_used_bytes(), Some(1000));
+}
+
+#[tokio::test]
+async fn an_nfs_service_is_made_read_and_changed() {
+    let service = json!([{ "svm": { "name": "svm1", "uuid": "u1" }, "enabled": true,
+        "protocol": { "v41_enabled": true, "v4_lease_seconds": 30 } }]);
+    let server = Server::of(vec![Reply::Json(201, json!({})), records(service), ok(json!({}))]).await;
+    let client = server.client();
+    let wish = NfsChange { v41_enabled: Some(true), pnfs_enabled: Some(false), ..NfsChange::default() };
+    let made = client.create_nfs_service("svm1", &wish).await.unwrap();
+    assert_eq!((made.svm.uuid.as_deref(), made.protocol.v4_lease_secs), (Some("u1"), Some(30)));
+    let shorter = NfsChange { access_ttl_positive_secs: Some(300), ..NfsChange::default() };
+    client.update_nfs_service("u1", &shorter).await.unwrap();
+    let seen = server.seen();
+    let protocol = json!({ "v41_enabled": true, "v41_features": { "pnfs_enabled": false } });
+    assert_eq!(seen[0].body, json!({ "svm": { "name": "svm1" }, "protocol": protocol }));
+    assert!(seen[2].is("PATCH", "/api/protocols/nfs/services/u1"));
+    assert_eq!(seen[2].body, json!({ "access_cache_config": { "ttl_positive": 300 } }));
+}
+
+#[tokio::test]
+async fn a_deadline_may_be_as_long_as_one_likes() {
+    let server = Server::of(vec![records(json!([]))]).await;
+    assert!(server.client().within(Duration::MAX).svms().await.unwrap().is_empty());
+}

@@ -1,0 +1,255 @@
+//! Our client against the fake: the work that the vendor's own clients do against it too, and each of its bad days.
+#![cfg(feature = "fake")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ontap_client::fake::{Fake, Fault, World};
+use ontap_client::{
+    Auth, Client, ConnectionQuery, Error, Fingerprint, InterfaceQuery, Interval, LockQuery, MetricsOf,
+    MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange, NfsClientQuery, Retry, Tls,
+    VolumeChange,
+};
+
+const GIB: u64 = 1 << 30;
+const RULES: &str = "/api/protocols/nfs/export-policies";
+
+fn basic() -> Auth {
+    Auth::Basic { user: "admin".to_owned(), password: "secret".to_owned().into() }
+}
+
+fn client(fake: &Fake, auth: Auth, tls: Tls) -> Client {
+    let retry =
+        Retry { attempts: 4, first_wait: Duration::from_millis(5), longest_wait: Duration::from_millis(20) };
+    Client::builder(fake.url(), auth).tls(tls).retry(retry).deadline(Duration::from_secs(10)).build().unwrap()
+}
+
+async fn start() -> (Fake, Client) {
+    let fake = Fake::start(World::small()).await.unwrap();
+    let client = client(&fake, basic(), Tls::InsecurePlainHttp);
+    (fake, client)
+}
+
+/// With the volume `kafka01`, whose one rule is for 10.0.0.101; that client has two locks in it.
+async fn with_volume() -> (Fake, Client, u64, String) {
+    let (fake, client) = start().await;
+    let (policy, volume) = fake.world(|world| {
+        let policy = world.policy("svm1", "broker-1", &[&["10.0.0.101"]]);
+        (policy, world.volume("svm1", "kafka01", "broker-1"))
+    });
+    (fake, client, u64::try_from(policy).unwrap(), volume)
+}
+
+fn old() -> IpAddr {
+    [10, 0, 0, 101].into()
+}
+
+#[tokio::test]
+async fn the_cluster_is_seen_as_it_is() {
+    let (_fake, client) = start().await;
+    assert!(client.cluster().await.unwrap().version.is_at_least(9, 12, 1));
+    assert_eq!(client.nodes().await.unwrap().visible().unwrap().len(), 2);
+    let aggregates = client.aggregates().await.unwrap().visible().unwrap();
+    assert_eq!(aggregates[0].is_taken_over(), Some(false));
+    let svm = client.svm("svm1").await.unwrap().unwrap();
+    let change = NfsChange { tcp_max_transfer_bytes: Some(262_144), ..NfsChange::default() };
+    client.update_nfs_service(&svm.uuid, &change).await.unwrap();
+    let service = client.nfs_service("svm1").await.unwrap().unwrap();
+    assert_eq!(service.transport.tcp_max_transfer_bytes, Some(262_144));
+    let lif =
+        client.interfaces(&InterfaceQuery { svm: Some("svm1"), service: None }).await.unwrap().remove(0);
+    client.migrate_interface(&lif.uuid, "node-02", None).await.unwrap();
+    client.revert_interface(&lif.uuid).await.unwrap();
+    let mirror = client.snapmirrors(&MirrorQuery::default()).await.unwrap().remove(0);
+    client.break_snapmirror(&mirror.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_is_made_used_and_deleted() {
+    let (fake, client) = start().await;
+    let policy =
+        client.create_export_policy("svm1", "p", &[NewExportRule::nfs4(&["10.0.0.101"])]).await.unwrap();
+    let mut new = NewVolume::new("svm1", "kafka01", "aggr1");
+    (new.size_bytes, new.junction) = (Some(GIB), Some("/kafka01".to_owned()));
+    new.export_policy = Some("p".to_owned());
+    let volume = client.create_volume(&new).await.unwrap();
+    assert!(client.create_volume(&new).await.unwrap_err().is_duplicate());
+    assert!(fake.allows(old(), "kafka01").may_write());
+    let change =
+        VolumeChange { size_bytes: Some(2 * GIB), comment: Some("epoch 7"), ..VolumeChange::default() };
+    let changed = client.update_volume(&volume.uuid, &change).await.unwrap();
+    assert_eq!(changed.comment.as_deref(), Some("epoch 7"));
+    client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap();
+    assert_eq!(client.preserve_unlink("svm1", "kafka01").await.unwrap(), Some(true));
+    let snapshot = client.create_snapshot(&volume.uuid, &NewSnapshot::named("before")).await.unwrap();
+    assert!(snapshot.is_usable());
+    let clone = NewClone {
+        svm: "svm1",
+        name: "copy",
+        parent: "kafka01",
+        snapshot: Some("before"),
+        junction: None,
+        export_policy: None,
+    };
+    let copy = client.clone_volume(&clone).await.unwrap();
+    client.delete_volume(&copy.uuid).await.unwrap();
+    client.delete_snapshot(&volume.uuid, &snapshot.uuid).await.unwrap();
+    assert!(client.snapshots(&volume.uuid).await.unwrap().is_empty());
+    assert!(client.delete_volume(&volume.uuid).await.is_err(), "it is mounted");
+    let unmount = VolumeChange { junction: Some(""), ..VolumeChange::default() };
+    client.update_volume(&volume.uuid, &unmount).await.unwrap();
+    client.delete_volume(&volume.uuid).await.unwrap();
+    client.delete_volume(&volume.uuid).await.unwrap();
+    client.delete_export_policy(policy.id).await.unwrap();
+    assert!(client.export_policy("svm1", "p").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn an_owner_is_replaced_and_its_locks_are_broken() {
+    let (fake, client, policy, volume) = with_volume().await;
+    let rule = client.export_rules(policy).await.unwrap().remove(0);
+    assert!(rule.is_for(&["10.0.0.101"]));
+    client.replace_clients(policy, rule.index, &["10.0.0.102"]).await.unwrap();
+    assert!(!fake.allows(old(), "kafka01").may_write());
+    let mut which = LockQuery::in_svm("svm1");
+    (which.volume, which.client_address) = (Some("kafka01"), Some("10.0.0.101"));
+    let locks = client.locks(&which).await.unwrap();
+    assert!(
+        locks.len() == 2 && locks.iter().all(|lock| lock.protocol.as_ref().is_some_and(|one| one.is_nfs4()))
+    );
+    client.break_lock(&locks[0].uuid).await.unwrap();
+    client.break_lock(&locks[0].uuid).await.unwrap();
+    assert_eq!(client.break_locks(&which).await.unwrap(), 1);
+    assert!(client.locks(&which).await.unwrap().is_empty());
+    let seen = NfsClientQuery { svm: "svm1", volume: Some("kafka01"), client_ip: Some("10.0.0.101") };
+    assert!(client.nfs_clients(&seen).await.unwrap()[0].idle.unwrap() < Duration::from_secs(60));
+    let connections = ConnectionQuery { svm: "svm1", remote_ip: Some("10.0.0.101"), service: Some("nfs*") };
+    assert_eq!(client.active_connections(&connections).await.unwrap().visible().unwrap().len(), 1);
+    fake.world(|world| world.load("kafka01", 0, 0, 0));
+    assert!(
+        client
+            .metrics(MetricsOf::Volume(&volume), Interval::Hour)
+            .await
+            .unwrap()
+            .iter()
+            .all(|one| one.is_ok())
+    );
+}
+
+#[tokio::test]
+async fn what_passes_is_repeated() {
+    for fault in [
+        Fault::busy(Duration::ZERO).on("PATCH", RULES).first(2),
+        Fault::status(503).on("PATCH", RULES).first(2),
+        Fault::dropped_reply().on("PATCH", RULES).first(1),
+        Fault::status(502).on("GET", "/api").first(2),
+    ] {
+        let (fake, client, policy, _) = with_volume().await;
+        fake.inject(fault.clone());
+        let rule = client.replace_clients(policy, 1, &["10.0.0.102"]).await;
+        assert!(rule.is_ok(), "{fault:?}: {rule:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lie_is_found_out() {
+    let (fake, client, policy, volume) = with_volume().await;
+    fake.inject(Fault::lying_success());
+    let error = client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    let unmount = VolumeChange { junction: Some(""), ..VolumeChange::default() };
+    let error = client.update_volume(&volume, &unmount).await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    let error = client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn lists_are_whole_or_an_error() {
+    let (fake, client, _, _) = with_volume().await;
+    let mut which = LockQuery::in_svm("svm1");
+    which.client_address = Some("10.0.0.101");
+    fake.world(|world| (0..5).for_each(|at| drop(world.lock("kafka01", old(), &format!("file{at}")))));
+    fake.inject(Fault::short_pages(3));
+    assert_eq!(client.locks(&which).await.unwrap().len(), 7);
+    assert_eq!(client.break_locks(&which).await.unwrap(), 7);
+    fake.heal();
+    fake.world(|world| (0..5).for_each(|at| drop(world.lock("kafka01", old(), &format!("file{at}")))));
+    fake.inject(Fault::partial(3));
+    let error = client.locks(&which).await.unwrap_err();
+    assert!(matches!(error, Error::Partial { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn jobs_are_followed_to_their_end() {
+    let (fake, client, _, volume) = with_volume().await;
+    fake.world(|world| world.jobs_take(Duration::from_millis(50)));
+    let change = VolumeChange { comment: Some("mine"), ..VolumeChange::default() };
+    assert_eq!(client.update_volume(&volume, &change).await.unwrap().comment.as_deref(), Some("mine"));
+    fake.inject(Fault::job_fails(917_536, "volume is busy"));
+    let error = client.update_volume(&volume, &change).await.unwrap_err();
+    assert!(matches!(error, Error::JobFailed { .. }) && error.code() == Some(917_536), "{error:?}");
+}
+
+#[tokio::test]
+async fn refusals_are_told_apart() {
+    let (fake, client, policy, _) = with_volume().await;
+    fake.inject(Fault::denied().on("PATCH", RULES));
+    assert!(client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap_err().is_permission());
+    fake.heal();
+    fake.inject(Fault::login_expired());
+    assert!(client.cluster().await.unwrap_err().is_unauthorized());
+    fake.heal();
+    fake.world(|world| {
+        world.deny("admin", "/api/storage/aggregates");
+        world.deny("admin", "/api/private/cli/vserver");
+    });
+    assert!(client.aggregates().await.unwrap().visible().is_none(), "as on FSx");
+    assert!(client.flush_access_cache("svm1", None).await.unwrap_err().is_not_visible());
+}
+
+#[tokio::test]
+async fn a_change_that_bites_late_is_helped_by_a_flush() {
+    let (fake, client, policy, _) = with_volume().await;
+    assert!(fake.allows(old(), "kafka01").may_write());
+    fake.inject(Fault::bites_late(Duration::from_secs(3600)));
+    client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap();
+    assert!(fake.allows(old(), "kafka01").may_write());
+    client.flush_access_cache("svm1", None).await.unwrap();
+    assert!(!fake.allows(old(), "kafka01").may_write());
+}
+
+#[tokio::test]
+async fn a_deadline_is_kept() {
+    let (fake, client, _, volume) = with_volume().await;
+    fake.inject(Fault::slow(Duration::from_secs(60)));
+    let hasty = client.within(Duration::from_millis(100));
+    let change = VolumeChange { comment: Some("mine"), ..VolumeChange::default() };
+    assert!(hasty.update_volume(&volume, &change).await.unwrap_err().is_unconfirmed());
+}
+
+#[tokio::test]
+async fn every_way_to_log_in_and_to_trust() {
+    let fake = Fake::https(World::small()).await.unwrap();
+    fake.world(|world| world.token("admin", "abc"));
+    let own = fake.client_certificate("admin").unwrap();
+    let ca = || Tls::PrivateCa { pem: fake.certificate_pem().unwrap().to_owned() };
+    let pinned = || Tls::Pinned(Fingerprint::of(fake.certificate_der().unwrap()));
+    let certificate =
+        Auth::Certificate { chain_pem: own.certificate_pem.clone(), key_pem: own.key_pem.clone().into() };
+    for (auth, tls) in [
+        (basic(), ca()),
+        (basic(), pinned()),
+        (Auth::Bearer("abc".to_owned().into()), pinned()),
+        (certificate, ca()),
+        (basic(), Tls::InsecureAcceptAnything),
+    ] {
+        client(&fake, auth, tls).cluster().await.unwrap();
+    }
+    let other = Tls::Pinned(Fingerprint::of(b"another"));
+    assert!(client(&fake, basic(), other).cluster().await.is_err());
+    assert!(client(&fake, basic(), Tls::SystemRoots).cluster().await.is_err());
+    let wrong = Auth::Bearer("abd".to_owned().into());
+    assert!(client(&fake, wrong, ca()).cluster().await.unwrap_err().is_unauthorized());
+}
