@@ -5,6 +5,7 @@ mod cli;
 mod cluster;
 mod connection;
 mod export;
+mod export_view;
 mod interface;
 mod lock;
 mod metrics;
@@ -24,6 +25,7 @@ pub use cluster::{
 };
 pub use connection::{ActiveConnection, ConnectionQuery};
 pub use export::{ClientMatch, ExportPolicy, ExportRule, NewExportRule};
+pub use export_view::{PolicyRules, VolumeExport};
 pub use interface::{Interface, InterfaceQuery, IpAddress, LinkState, Location};
 pub use lock::{ByteLock, Lock, LockInterface, LockKind, LockProtocol, LockQuery, LockState, ShareLock};
 pub use metrics::{Counters, Interval, Latency, MetricsOf, Rates, Sample};

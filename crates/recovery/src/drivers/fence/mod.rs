@@ -3,6 +3,7 @@
 pub mod exec;
 pub mod fence_agent;
 pub mod ladder;
+pub mod ontap_export;
 
 mod device;
 #[cfg(any(test, feature = "testing"))]
@@ -20,6 +21,7 @@ pub use device::Device;
 pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;
 pub use ladder::Ladder;
+pub use ontap_export::{OntapConfig, OntapExportConfig, ProofLevel};
 pub use options::OptionValue;
 pub(crate) use options::resolve;
 
@@ -37,6 +39,16 @@ pub enum FenceConfig {
     /// on, and with anything else when it cannot tell. An exit code of 2 with words on standard error counts
     /// only if standard output says `off`, because a shell that fails exits with 2 as well.
     Exec(ExecConfig),
+    /// The export rules of an ONTAP system, which lets the host in to its volumes or not.
+    ///
+    /// Each broker's volumes have an export policy of their own with one rule, which is for the addresses by which the
+    /// owner mounts them and for nobody else. Fencing takes the owner's addresses out of it and puts none of another
+    /// host in, then breaks the owner's locks. Refused: policies that other volumes have too, more than one rule, rules
+    /// for subnets, netgroups, names or other protocols, and pNFS.
+    ///
+    /// It cuts off the volumes only: the host lives on, and Kafka on it fails. Addresses of TEST-NET-1, -2 and -3 in a
+    /// rule stand for the epoch that fenced (see `understudy history`).
+    OntapExport(Box<OntapExportConfig>),
 }
 
 impl FenceConfig {
@@ -45,10 +57,10 @@ impl FenceConfig {
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
     pub fn build(self) -> Result<Arc<dyn Fence>, Vec<String>> {
-        let device = match self {
-            Self::FenceAgent(config) => config.build()?,
-            Self::Exec(config) => config.build()?,
-        };
-        Ok(Arc::new(device))
+        Ok(match self {
+            Self::FenceAgent(config) => Arc::new(config.build()?),
+            Self::Exec(config) => Arc::new(config.build()?),
+            Self::OntapExport(config) => Arc::new(config.build()?),
+        })
     }
 }

@@ -1,0 +1,272 @@
+//! `ontap_export`: the storage itself lets a host in or not. Each broker's volumes have an export policy of their own,
+//! with one rule for the addresses by which the owner mounts them.
+//!
+//! Fencing takes the host's addresses out of the rule, in one request for each policy, and puts none of another host
+//! in: the new owner is let in later, by the storage step, once there is proof. So there is no moment at which two
+//! hosts are let in. ONTAP wants a rule to have clients, so addresses that nobody can have are left in it; they carry
+//! the epoch (see `marks.rs`). An epoch counts one broker's owners, and a host may own several brokers, so what is
+//! read there is for people and never compared.
+//!
+//! Each node goes by an access cache, and an entry that is past its time is still used once more while it is renewed.
+//! So no time that passes proves anything about a host that stood still; the cache has to be flushed.
+
+mod ensure;
+mod login;
+mod marks;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod witness;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ontap_client::Client;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use self::login::Login;
+pub use self::login::OntapConfig;
+use self::survey::list;
+use self::witness::{Flush, Witness};
+use crate::model::{Epoch, HostName, human};
+use crate::ports::{Fence, Note, Proof, StepError};
+
+const DRIVER: &str = "ontap_export";
+
+/// Between two looks at what is still missing for a proof.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Denies a host its volumes, by ONTAP's export rules.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OntapExportConfig {
+    /// Where ONTAP is, and the account to use there.
+    pub ontap: OntapConfig,
+    /// The SVM that the volumes belong to.
+    pub svm: String,
+    /// Every volume that this host may own: those of every broker that lives here, or may move here. Export policies
+    /// that they have must be those of no other volume.
+    pub volumes: Vec<String>,
+    /// Every address by which this host mounts them. That need not be an address of the broker.
+    pub addresses: Vec<IpAddr>,
+    /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock. `flushed`: besides,
+    /// ONTAP has taken an order to flush its access cache after that. `idle`: besides, ONTAP's list of connected clients
+    /// shows nothing of the host for `idle_for`. Whoever chooses less than `idle` relies on what ONTAP does within.
+    #[serde(default)]
+    pub proof: ProofLevel,
+    /// See `proof`.
+    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub idle_for: Duration,
+    /// How long fencing may take, and how long it is tried to prove it. Longer than `idle_for`.
+    #[serde(default = "thirty_seconds", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+}
+
+/// What is enough as proof.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProofLevel {
+    /// The rules, and no locks.
+    ReadBack,
+    /// And a flushed access cache.
+    Flushed,
+    /// And silence.
+    #[default]
+    Idle,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn thirty_seconds() -> Duration {
+    Duration::from_secs(30)
+}
+
+impl OntapExportConfig {
+    /// The driver, ready to use.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<OntapExport, Vec<String>> {
+        let mut problems = self.problems();
+        let login = Login::of(&self.ontap).map_err(|more| problems.extend(more));
+        match login {
+            Ok(login) if problems.is_empty() => Ok(OntapExport {
+                login,
+                svm: self.svm,
+                volumes: self.volumes,
+                addresses: self.addresses.iter().map(IpAddr::to_canonical).collect(),
+                level: self.proof,
+                idle_for: self.idle_for,
+                timeout: self.timeout,
+            }),
+            _ => Err(problems),
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut problem = |key: &str, why: &str| problems.push(format!("{key}: {why}"));
+        if self.svm.is_empty() {
+            problem("svm", "must not be empty");
+        }
+        if self.volumes.is_empty() || self.volumes.iter().any(String::is_empty) {
+            problem("volumes", "name every volume that this host may own");
+        }
+        if self.volumes.iter().collect::<BTreeSet<_>>().len() < self.volumes.len() {
+            problem("volumes", "one of them is named twice");
+        }
+        if self.addresses.is_empty() {
+            problem("addresses", "name every address by which this host mounts the volumes");
+        }
+        if self.addresses.iter().any(|a| marks::is_mark(&a.to_canonical()) || a.is_unspecified()) {
+            problem("addresses", "one of them is an address that no host can have");
+        }
+        if self.idle_for.is_zero() {
+            problem("idle_for", "must be longer than zero");
+        }
+        if self.timeout < Duration::from_secs(1) {
+            problem("timeout", "must be a second or longer");
+        }
+        if self.proof == ProofLevel::Idle && self.timeout <= self.idle_for {
+            problem(
+                "timeout",
+                "must be longer than idle_for, which a host that has just died needs to be idle",
+            );
+        }
+        problems
+    }
+}
+
+/// The driver; see [`OntapExportConfig`].
+#[derive(Debug)]
+pub struct OntapExport {
+    login: Login,
+    svm: String,
+    volumes: Vec<String>,
+    addresses: Vec<IpAddr>,
+    level: ProofLevel,
+    idle_for: Duration,
+    timeout: Duration,
+}
+
+/// What an act is for, to say so when it fails.
+struct Purpose(String);
+
+impl Purpose {
+    fn refused(&self, why: impl Into<String>) -> StepError {
+        StepError::Refused { driver: DRIVER, action: self.0.clone(), why: why.into() }
+    }
+
+    fn failed(&self, source: impl Into<crate::ports::BoxError>) -> StepError {
+        StepError::Failed { driver: DRIVER, action: self.0.clone(), source: source.into() }
+    }
+}
+
+impl OntapExport {
+    async fn client(&self, purpose: &Purpose) -> Result<Client, StepError> {
+        self.login.client(self.timeout).await.map_err(|error| purpose.failed(error))
+    }
+
+    async fn within<T>(
+        &self,
+        purpose: &Purpose,
+        work: impl Future<Output = Result<T, StepError>>,
+    ) -> Result<T, StepError> {
+        let limit = self.timeout;
+        let action = || purpose.0.clone();
+        tokio::time::timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(StepError::Unconfirmed { driver: DRIVER, action: action(), limit }))
+    }
+
+    /// Reads anew until nothing is missing, or what is missing cannot come by waiting.
+    async fn proof(&self, host: &HostName, purpose: &Purpose) -> Result<Note, StepError> {
+        let begun = Instant::now();
+        let client = self.client(purpose).await?;
+        let mut flush = Flush::Not;
+        loop {
+            let witness = self.witness(&client, purpose, &mut flush).await?;
+            let missing = witness.missing(self.level, self.idle_for);
+            if missing.is_empty() {
+                return Ok(self.proven(host, &witness));
+            }
+            let may_come = missing.iter().all(|missing| missing.may_come);
+            if !may_come || begun.elapsed() + LOOK_AGAIN >= self.timeout {
+                let what: Vec<&str> = missing.iter().map(|missing| missing.what.as_str()).collect();
+                let why = format!(
+                    "{} (looked for {}). Not proven, so nothing may be started: fence {host} in another way, or do what \
+                     is missing by hand and try again",
+                    what.join("; "),
+                    human(begun.elapsed())
+                );
+                return Err(purpose.refused(why));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn proven(&self, host: &HostName, witness: &Witness) -> Note {
+        let text = format!(
+            "no export rule of {} lets {host} ({}) in, and it holds no lock there; {}",
+            self.volumes.join(", "),
+            list(&self.addresses),
+            witness.words()
+        );
+        let rules: Vec<String> = witness.exports.iter().map(survey::Export::words).collect();
+        Note::new(text)
+            .with("rules", rules.join("; "))
+            .with("locks", "none")
+            .with("access_cache", witness.flush.words())
+            .with("idle", witness.idle_words())
+            .with("not_proven", witness.not_proven(self.idle_for))
+    }
+}
+
+#[async_trait]
+impl Fence for OntapExport {
+    fn name(&self) -> &str {
+        DRIVER
+    }
+
+    async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        let purpose = Purpose(format!("deny {host} its volumes"));
+        self.within(&purpose, async {
+            let client = self.client(&purpose).await?;
+            self.deny(&client, host, epoch, &purpose).await
+        })
+        .await
+    }
+
+    async fn prove(&self, host: &HostName, _epoch: Epoch) -> Result<Proof, StepError> {
+        let purpose = Purpose(format!("prove that {host} is denied its volumes"));
+        let note = self.within(&purpose, self.proof(host, &purpose)).await?;
+        Ok(Proof { host: host.clone(), by: DRIVER.to_owned(), note })
+    }
+
+    async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
+        let purpose = Purpose(format!("let {host} in to its volumes again"));
+        self.within(&purpose, async {
+            let client = self.client(&purpose).await?;
+            self.readmit(&client, host, &purpose).await
+        })
+        .await
+    }
+
+    async fn check(&self, host: &HostName) -> Result<Note, StepError> {
+        let purpose = Purpose(format!("be sure of denying {host} its volumes"));
+        self.within(&purpose, async {
+            let client = self.client(&purpose).await?;
+            self.preview(&client, host, &purpose).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,210 @@
+//! Who may reach the volumes, as ONTAP has it configured, and whether that can be understood at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ontap_client::{Client, ExportRule, NfsService, PolicyRules, VolumeExport};
+
+use super::marks;
+
+/// What was read. Three requests, side by side, however many volumes there are.
+pub(super) struct Look {
+    service: Option<NfsService>,
+    volumes: Vec<VolumeExport>,
+    policies: Vec<PolicyRules>,
+}
+
+impl Look {
+    pub(super) async fn at(client: &Client, svm: &str) -> ontap_client::Result<Self> {
+        let (service, volumes, policies) = tokio::try_join!(
+            client.nfs_service(svm),
+            client.volume_exports(svm),
+            client.export_policy_rules(svm)
+        )?;
+        Ok(Self { service, volumes, policies })
+    }
+
+    /// Who may reach `volumes`, policy by policy; or everything that speaks against fencing by them.
+    pub(super) fn survey(&self, svm: &str, volumes: &[String]) -> Result<Vec<Export>, Vec<String>> {
+        let mut refusals: Vec<String> = self.service_refusal(svm).into_iter().collect();
+        let mut policies: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for name in volumes {
+            let volume = self.volumes.iter().find(|volume| volume.name == *name);
+            match volume.map(|volume| volume.nas.export_policy.name.as_deref()) {
+                Some(Some(policy)) => policies.entry(policy).or_default().push(name),
+                Some(None) => refusals.push(format!("ONTAP does not say which export policy {name} has")),
+                None => refusals.push(format!("there is no volume {name} in {svm}; correct `volumes`")),
+            }
+        }
+        let mut exports = Vec::new();
+        for (policy, of) in policies {
+            let strangers = self.strangers(policy, volumes);
+            if !strangers.is_empty() {
+                refusals.push(format!(
+                    "export policy {policy} is that of {} too: give the broker's volumes a policy of their own, or \
+                     name all of a broker's volumes in `volumes`",
+                    strangers.join(", ")
+                ));
+            }
+            match self.export(policy, of) {
+                Ok(export) => exports.push(export),
+                Err(why) => refusals.push(why),
+            }
+        }
+        if refusals.is_empty() { Ok(exports) } else { Err(refusals) }
+    }
+
+    /// A client that holds a layout may reach data without the rules being asked on its way.
+    fn service_refusal(&self, svm: &str) -> Option<String> {
+        let Some(service) = &self.service else { return Some(format!("{svm} has no NFS service")) };
+        match service.protocol.v41_features.pnfs_enabled {
+            Some(false) => None,
+            Some(true) => Some(format!(
+                "pNFS is on in {svm}, and a client that holds a layout might write past the export rules: switch it off \
+                 (`vserver nfs modify -vserver {svm} -v4.1-pnfs disabled`) and mount again"
+            )),
+            None => Some(format!("ONTAP does not say whether pNFS is off in {svm}")),
+        }
+    }
+
+    /// Volumes of the SVM that have this policy and are not ours.
+    fn strangers(&self, policy: &str, ours: &[String]) -> Vec<&str> {
+        let same = self.volumes.iter().filter(|volume| volume.nas.export_policy.is_named(policy));
+        same.map(|volume| volume.name.as_str()).filter(|name| !ours.iter().any(|our| our == name)).collect()
+    }
+
+    fn export(&self, policy: &str, volumes: Vec<&str>) -> Result<Export, String> {
+        let Some(found) = self.policies.iter().find(|found| found.name == policy) else {
+            return Err(format!("there is no export policy {policy} to be read"));
+        };
+        let rule = match found.rules.as_slice() {
+            [] => None,
+            [one] => Some(one),
+            more => {
+                return Err(format!(
+                    "export policy {policy} has {} rules: leave one, for the owner alone",
+                    more.len()
+                ));
+            }
+        };
+        let (marks, clients) = match rule {
+            Some(rule) => clients_of(rule, policy)?.into_iter().partition(marks::is_mark),
+            None => Default::default(),
+        };
+        let volumes = volumes.into_iter().map(str::to_owned).collect();
+        Ok(Export {
+            policy: policy.to_owned(),
+            id: found.id,
+            rule: rule.map(|rule| rule.index),
+            volumes,
+            clients,
+            marks,
+        })
+    }
+}
+
+/// The single addresses that a rule is for.
+fn clients_of(rule: &ExportRule, policy: &str) -> Result<BTreeSet<IpAddr>, String> {
+    if let Some(protocol) = rule.protocols.iter().find(|word| !word.starts_with("nfs") && *word != "any") {
+        return Err(format!(
+            "the rule of export policy {policy} is for {protocol} too: make it one for nfs4 alone"
+        ));
+    }
+    if rule.clients.is_empty() {
+        return Err(format!("ONTAP does not say whom the rule of export policy {policy} is for"));
+    }
+    let wide = |pattern: &str| {
+        format!(
+            "the rule of export policy {policy} is for `{pattern}`, which may be more than one host: name single \
+             addresses"
+        )
+    };
+    rule.clients.iter().map(|client| single(&client.pattern).ok_or_else(|| wide(&client.pattern))).collect()
+}
+
+/// `10.0.0.1` or `10.0.0.1/32`.
+fn single(pattern: &str) -> Option<IpAddr> {
+    let (address, bits) = match pattern.trim().split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (pattern.trim(), None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let whole = if address.is_ipv4() { "32" } else { "128" };
+    bits.is_none_or(|bits| bits == whole).then(|| address.to_canonical())
+}
+
+/// Whom an export policy of ours lets in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Export {
+    pub(super) policy: String,
+    pub(super) id: u64,
+    /// The index of its rule. Without one it lets nobody in.
+    pub(super) rule: Option<u64>,
+    /// Those of our volumes that have it.
+    pub(super) volumes: Vec<String>,
+    pub(super) clients: BTreeSet<IpAddr>,
+    pub(super) marks: BTreeSet<IpAddr>,
+}
+
+impl Export {
+    /// Whether one of `host`'s addresses is let in.
+    pub(super) fn admits(&self, host: &[IpAddr]) -> bool {
+        host.iter().any(|address| self.clients.contains(address))
+    }
+
+    /// Whoever is let in and is not `host`.
+    pub(super) fn others(&self, host: &[IpAddr]) -> Vec<IpAddr> {
+        self.clients.iter().filter(|client| !host.contains(client)).copied().collect()
+    }
+
+    /// More than one owner: it is not ours to say which one is right.
+    pub(super) fn shared_with(&self, host: &[IpAddr]) -> Option<String> {
+        let others = self.others(host);
+        if others.is_empty() || !self.admits(host) {
+            return None;
+        }
+        Some(format!(
+            "the rule of export policy {} lets {} in beside this host: it must be for one owner; if they are addresses \
+             of the same host, name them in `addresses`",
+            self.policy,
+            list(&others)
+        ))
+    }
+
+    /// `broker-1: 10.0.0.101` or `broker-1: nobody (epoch 7)`.
+    pub(super) fn words(&self) -> String {
+        let clients: Vec<IpAddr> = self.clients.iter().copied().collect();
+        let who = if clients.is_empty() { "nobody".to_owned() } else { list(&clients) };
+        let marks: Vec<IpAddr> = self.marks.iter().copied().collect();
+        let epoch = marks::epoch(&marks).map(|epoch| format!(" (epoch {epoch})")).unwrap_or_default();
+        format!("{}: {who}{epoch}", self.policy)
+    }
+}
+
+pub(super) fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_single_address_is_one_host() {
+        for (pattern, expected) in [
+            ("10.0.0.1", Some("10.0.0.1")),
+            (" 10.0.0.1/32", Some("10.0.0.1")),
+            ("::ffff:10.0.0.1", Some("10.0.0.1")),
+            ("FD00::1/128", Some("fd00::1")),
+            ("10.0.0.0/24", None),
+            ("10.0.0.1/255.255.255.255", None),
+            ("0.0.0.0/0", None),
+            ("@hosts", None),
+            (".example.com", None),
+            ("kafka-1", None),
+            ("", None),
+        ] {
+            assert_eq!(single(pattern), expected.map(|address| address.parse().unwrap()), "{pattern}");
+        }
+    }
+}
