@@ -21,7 +21,7 @@ pub use device::Device;
 pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;
 pub use ladder::Ladder;
-pub use ontap_export::{OntapConfig, OntapExportConfig, ProofLevel};
+pub use ontap_export::{OntapConfig, OntapExportConfig, OntapGrantConfig, ProofLevel};
 pub use options::OptionValue;
 pub(crate) use options::resolve;
 

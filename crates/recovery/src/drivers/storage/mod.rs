@@ -5,6 +5,7 @@ pub mod nfs;
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
+mod granted;
 mod log_dir;
 mod mountinfo;
 
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use self::granted::Granted;
+use crate::drivers::fence::OntapGrantConfig;
 use crate::ports::Storage;
 
 pub use mounted::{Mounted, MountedConfig};
@@ -35,9 +38,20 @@ impl StorageConfig {
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
     pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
-        Ok(match self {
-            Self::Mounted(config) => Arc::new(config.build(log_dirs)?),
-            Self::Nfs(config) => Arc::new(config.build(log_dirs)?),
-        })
+        match self {
+            Self::Mounted(config) => Ok(Arc::new(config.build(log_dirs)?)),
+            Self::Nfs(mut config) => {
+                let grant = config.grant.take().map(OntapGrantConfig::build).transpose();
+                match (config.build(log_dirs), grant) {
+                    (Ok(nfs), Ok(None)) => Ok(Arc::new(nfs)),
+                    (Ok(nfs), Ok(Some(grant))) => Ok(Arc::new(Granted { grant, inner: Arc::new(nfs) })),
+                    (nfs, grant) => {
+                        let within = |problem| format!("grant.{problem}");
+                        let grant = grant.err().unwrap_or_default().into_iter().map(within);
+                        Err(nfs.err().unwrap_or_default().into_iter().chain(grant).collect())
+                    }
+                }
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::log_dir::{self, look};
 use super::mounted::step_error;
 use super::mountinfo::{Mount, Mounts, is_plain, same_source};
 use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
+use crate::drivers::fence::OntapGrantConfig;
 use crate::drivers::off_path::off_path;
 use crate::model::{Epoch, human};
 use crate::ports::{BoxError, Note, StepError, Storage};
@@ -31,6 +32,9 @@ pub struct NfsConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
+    /// Lets this host in by the storage's export rules before it mounts.
+    #[serde(default)]
+    pub grant: Option<OntapGrantConfig>,
 }
 
 /// One NFS mount.
@@ -373,7 +377,7 @@ mod tests {
 
     fn nfs(mounts: Vec<MountConfig>) -> Nfs {
         let log_dirs = mounts.iter().map(|mount| mount.target.clone()).collect();
-        let config = NfsConfig { mount: mounts, timeout: default_timeout() };
+        let config = NfsConfig { mount: mounts, timeout: default_timeout(), grant: None };
         config.build(log_dirs).unwrap()
     }
 
@@ -403,7 +407,7 @@ mod tests {
             MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
             mount(Path::new("/mnt/b/c"), "hard"),
         ];
-        let config = NfsConfig { mount: mounts, timeout: Duration::ZERO };
+        let config = NfsConfig { mount: mounts, timeout: Duration::ZERO, grant: None };
         let problems = config.build(vec![PathBuf::from("/data")]).unwrap_err();
         for key in [
             "mount[0].target",

@@ -118,7 +118,7 @@ impl OntapExport {
     }
 
     /// Side by side, each in one request and read back.
-    async fn set_clients(
+    pub(super) async fn set_clients(
         &self,
         client: &Client,
         exports: &[&Export],

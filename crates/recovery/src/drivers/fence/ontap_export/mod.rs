@@ -11,6 +11,7 @@
 //! So no time that passes proves anything about a host that stood still; the cache has to be flushed.
 
 mod ensure;
+mod grant;
 mod login;
 mod marks;
 mod survey;
@@ -29,6 +30,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
+pub use self::grant::{OntapGrant, OntapGrantConfig};
 use self::login::Login;
 pub use self::login::OntapConfig;
 use self::survey::list;

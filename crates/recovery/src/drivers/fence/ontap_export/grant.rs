@@ -1,0 +1,171 @@
+//! The other half: the new owner is let in, by the storage step, which comes after the proof.
+//!
+//! It is put in where nobody is let in, and nowhere else: whoever stands in a rule still has to be fenced first. One
+//! request names the whole list, so that of two claimants who write at once one is let in, never both.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ontap_client::Client;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::survey::{Export, list};
+use super::witness::Flush;
+use super::{OntapConfig, OntapExport, OntapExportConfig, ProofLevel, Purpose, marks};
+use crate::model::Epoch;
+use crate::ports::{Note, StepError};
+
+/// Lets this host in to the broker's volumes by ONTAP's export rules, before they are mounted, and takes it out again
+/// after they were unmounted.
+///
+/// For brokers whose owner is fenced by `ontap_export`, on the first rung: a rule that still lets another host in is
+/// not changed here, whatever else has proven that host fenced.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OntapGrantConfig {
+    /// Where ONTAP is, and the account to use there.
+    pub ontap: OntapConfig,
+    /// The SVM that the volumes belong to.
+    pub svm: String,
+    /// The volumes of this broker, all of them. Their export policies must be those of no other volume.
+    pub volumes: Vec<String>,
+    /// Every address by which this host mounts them.
+    pub addresses: Vec<IpAddr>,
+    /// How long it may take.
+    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl OntapGrantConfig {
+    /// What does it, ready to use.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<OntapGrant, Vec<String>> {
+        let Self { ontap, svm, volumes, addresses, timeout } = self;
+        // Nothing is proven here.
+        let (proof, idle_for) = (ProofLevel::ReadBack, ten_seconds());
+        OntapExportConfig { ontap, svm, volumes, addresses, proof, idle_for, timeout }.build().map(OntapGrant)
+    }
+}
+
+/// See [`OntapGrantConfig`].
+#[derive(Debug)]
+pub struct OntapGrant(OntapExport);
+
+impl OntapGrant {
+    /// Ensures that this host is let in, alone, and that the epoch can be read.
+    ///
+    /// # Errors
+    /// If anybody else is let in, or ONTAP does not do as it is told.
+    pub async fn admit(&self, epoch: Epoch) -> Result<Note, StepError> {
+        let purpose = self.purpose("let this host in to");
+        self.0
+            .within(&purpose, async {
+                let client = self.0.client(&purpose).await?;
+                self.put_in(&client, epoch, &purpose).await
+            })
+            .await
+    }
+
+    /// Ensures that this host is let in no more. Whoever else is let in stays so.
+    ///
+    /// # Errors
+    /// If ONTAP does not do as it is told.
+    pub async fn withdraw(&self) -> Result<Note, StepError> {
+        let purpose = self.purpose("take this host out of the export rules of");
+        self.0
+            .within(&purpose, async {
+                let client = self.0.client(&purpose).await?;
+                self.take_out(&client, &purpose).await
+            })
+            .await
+    }
+
+    /// Whether the rules are such that a takeover could let this host in. Changes nothing.
+    ///
+    /// # Errors
+    /// Everything that speaks against it.
+    pub async fn check(&self) -> Result<Note, StepError> {
+        let purpose = self.purpose("be sure of letting this host in to");
+        self.0
+            .within(&purpose, async {
+                let client = self.0.client(&purpose).await?;
+                let exports = self.0.survey(&client, &purpose).await?;
+                self.has_rules(&exports, &purpose)?;
+                let rules: Vec<String> = exports.iter().map(Export::words).collect();
+                let text = format!(
+                    "ONTAP can let this host in ({}); now: {}",
+                    list(&self.0.addresses),
+                    rules.join("; ")
+                );
+                Ok(Note::new(text))
+            })
+            .await
+    }
+
+    fn purpose(&self, act: &str) -> Purpose {
+        Purpose(format!("{act} {}", self.0.volumes.join(", ")))
+    }
+
+    fn has_rules(&self, exports: &[Export], purpose: &Purpose) -> Result<(), StepError> {
+        let without: Vec<&str> =
+            exports.iter().filter(|e| e.rule.is_none()).map(|e| e.policy.as_str()).collect();
+        if without.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "export policies without any rule: {}. Give each one rule for nfs4 and its owner's addresses",
+            without.join(", ")
+        );
+        Err(purpose.refused(why))
+    }
+
+    async fn put_in(&self, client: &Client, epoch: Epoch, purpose: &Purpose) -> Result<Note, StepError> {
+        let ours = &self.0.addresses;
+        let exports = self.0.survey(client, purpose).await?;
+        self.has_rules(&exports, purpose)?;
+        let taken: Vec<String> =
+            exports.iter().filter(|e| !e.others(ours).is_empty()).map(Export::words).collect();
+        if !taken.is_empty() {
+            let why = format!(
+                "somebody else is still let in ({}). Fence that host by ontap_export, as the first rung of its fences; \
+                 if it is off for certain, take it out of the rule by hand",
+                taken.join("; ")
+            );
+            return Err(purpose.refused(why));
+        }
+        let is_done = |export: &Export| {
+            let marks: Vec<IpAddr> = export.marks.iter().copied().collect();
+            ours.iter().all(|a| export.clients.contains(a)) && marks::epoch(&marks) == Some(epoch)
+        };
+        let todo: Vec<&Export> = exports.iter().filter(|export| !is_done(export)).collect();
+        let clients = |_: &Export| ours.iter().copied().chain(marks::of(epoch)).collect();
+        self.0.set_clients(client, &todo, clients, purpose).await?;
+        // That this host was refused may be remembered too; then its mount would be refused for a while.
+        let flush = if todo.is_empty() { Flush::Not } else { Flush::order(client, &self.0.svm).await };
+        let policies: Vec<&str> = exports.iter().map(|export| export.policy.as_str()).collect();
+        let text = format!("{} is let in by {} export rules, alone", list(ours), exports.len());
+        Ok(Note::new(text).with("policies", policies.join(", ")).with("access_cache", flush.words()))
+    }
+
+    async fn take_out(&self, client: &Client, purpose: &Purpose) -> Result<Note, StepError> {
+        let exports = self.0.survey(client, purpose).await?;
+        let open: Vec<&Export> = exports.iter().filter(|e| e.admits(&self.0.addresses)).collect();
+        // A rule wants clients. Without an epoch of a takeover it is that before the first one.
+        let left = |export: &Export| match export.marks.is_empty() {
+            true => marks::of(Epoch(0)).to_vec(),
+            false => export.marks.iter().copied().collect(),
+        };
+        self.0.set_clients(client, &open, left, purpose).await?;
+        let flush = if open.is_empty() { Flush::Not } else { Flush::order(client, &self.0.svm).await };
+        let text = format!("{} was taken out of {} export rules", list(&self.0.addresses), open.len());
+        Ok(Note::new(text).with("access_cache", flush.words()))
+    }
+}

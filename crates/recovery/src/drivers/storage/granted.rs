@@ -1,0 +1,189 @@
+//! Storage that this host has to be let in to first.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::drivers::fence::ontap_export::OntapGrant;
+use crate::model::Epoch;
+use crate::ports::{Note, StepError, Storage};
+
+/// Lets this host in before it attaches, and takes it out again after it released.
+pub(super) struct Granted {
+    pub(super) grant: OntapGrant,
+    pub(super) inner: Arc<dyn Storage>,
+}
+
+fn both(first: Note, second: Note) -> Note {
+    let details = first.details.into_iter().chain(second.details).collect();
+    Note { text: format!("{}; {}", first.text, second.text), details }
+}
+
+#[async_trait]
+impl Storage for Granted {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    async fn attach(&self, epoch: Epoch) -> Result<Note, StepError> {
+        let granted = self.grant.admit(epoch).await?;
+        Ok(both(granted, self.inner.attach(epoch).await?))
+    }
+
+    /// What is still mounted keeps its access: an unmount without it hangs.
+    async fn release(&self) -> Result<Note, StepError> {
+        let released = self.inner.release().await?;
+        Ok(both(released, self.grant.withdraw().await?))
+    }
+
+    async fn check(&self) -> Result<Note, StepError> {
+        let (granted, inner) = tokio::join!(self.grant.check(), self.inner.check());
+        Ok(both(granted?, inner?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::IpAddr;
+
+    use ontap_client::Fingerprint;
+    use ontap_client::fake::{Fake, Fault, World};
+    use tempfile::NamedTempFile;
+
+    use super::*;
+    use crate::drivers::fence::{FenceConfig, OntapGrantConfig};
+    use crate::model::HostName;
+    use crate::ports::{Fence, chain};
+
+    const VOLUMES: [&str; 2] = ["kafka01", "kafka02"];
+
+    fn old() -> IpAddr {
+        [10, 0, 0, 101].into()
+    }
+
+    fn new() -> IpAddr {
+        [10, 0, 0, 102].into()
+    }
+
+    /// Storage that works only while the new owner is let in, and the old one is not.
+    struct Mounts(Arc<Fake>);
+
+    #[async_trait]
+    impl Storage for Mounts {
+        fn name(&self) -> &'static str {
+            "mounts"
+        }
+
+        async fn attach(&self, _: Epoch) -> Result<Note, StepError> {
+            for volume in VOLUMES {
+                assert!(
+                    self.0.allows(new(), volume).may_write() && !self.0.allows(old(), volume).may_write()
+                );
+            }
+            Ok(Note::new("mounted"))
+        }
+
+        async fn release(&self) -> Result<Note, StepError> {
+            assert!(VOLUMES.iter().all(|volume| self.0.allows(new(), volume).may_write()));
+            Ok(Note::new("unmounted"))
+        }
+
+        async fn check(&self) -> Result<Note, StepError> {
+            Ok(Note::new("free"))
+        }
+    }
+
+    struct Site {
+        fake: Arc<Fake>,
+        fence: Arc<dyn Fence>,
+        storage: Granted,
+        _password: NamedTempFile,
+    }
+
+    async fn site() -> Site {
+        let mut world = World::small();
+        for volume in VOLUMES {
+            world.policy("svm1", volume, &[&["10.0.0.101"]]);
+            world.volume("svm1", volume, volume);
+        }
+        let fake = Arc::new(Fake::https(world).await.unwrap());
+        let mut password = NamedTempFile::new().unwrap();
+        password.write_all(b"secret\n").unwrap();
+        let pin = Fingerprint::of(fake.certificate_der().unwrap());
+        let text = |address: IpAddr| {
+            format!(
+                "svm = \"svm1\"\nvolumes = {VOLUMES:?}\naddresses = [\"{address}\"]\n[ontap]\nurl = \"{}\"\n\
+                 user = \"admin\"\npassword_file = {:?}\npin = \"{pin}\"",
+                fake.url(),
+                password.path()
+            )
+        };
+        let fence = format!("driver = \"ontap_export\"\nproof = \"flushed\"\n{}", text(old()));
+        let fence = toml::from_str::<FenceConfig>(&fence).unwrap().build().unwrap();
+        let grant = toml::from_str::<OntapGrantConfig>(&text(new())).unwrap().build().unwrap();
+        let storage = Granted { grant, inner: Arc::new(Mounts(Arc::clone(&fake))) };
+        Site { fake, fence, storage, _password: password }
+    }
+
+    fn host() -> HostName {
+        HostName::from("kafka-1")
+    }
+
+    fn owners(fake: &Fake) -> (usize, usize) {
+        let of = |who| VOLUMES.iter().filter(|v| fake.world(|w| w.would_allow(who, v).may_write())).count();
+        (of(old()), of(new()))
+    }
+
+    #[tokio::test]
+    async fn a_takeover_lets_one_host_in_at_a_time_and_a_release_makes_room() {
+        let site = site().await;
+        let error = site.storage.attach(Epoch(3)).await.unwrap_err().to_string();
+        assert!(error.contains("somebody else is still let in (kafka01: 10.0.0.101"), "{error}");
+        assert_eq!(owners(&site.fake), (2, 0));
+        assert!(site.storage.check().await.unwrap().text.contains("now: kafka01: 10.0.0.101"));
+
+        site.fence.fence(&host(), Epoch(3)).await.unwrap();
+        let _ = site.fence.prove(&host(), Epoch(3)).await.unwrap();
+        assert_eq!(owners(&site.fake), (0, 0));
+        site.fake.forget_requests();
+        site.storage.attach(Epoch(3)).await.unwrap();
+        assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 3 + 4 + 1));
+        // Again, as after a crash; and the old owner's fence stays proven, and is not lifted over the new one.
+        site.fake.forget_requests();
+        site.storage.attach(Epoch(3)).await.unwrap();
+        assert_eq!(site.fake.requests().len(), 3);
+        let _ = site.fence.prove(&host(), Epoch(3)).await.unwrap();
+        assert!(site.fence.lift(&host()).await.unwrap().text.contains("kafka01: 10.0.0.102 (epoch 3)"));
+        assert_eq!(owners(&site.fake), (0, 2));
+
+        site.storage.release().await.unwrap();
+        assert_eq!(owners(&site.fake), (0, 0));
+        assert!(site.storage.check().await.unwrap().text.contains("kafka01: nobody (epoch 3)"));
+        site.fence.lift(&host()).await.unwrap();
+        assert_eq!(owners(&site.fake), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn half_a_grant_is_an_error_and_carried_on_by_repeating_it() {
+        const RULES: &str = "/api/protocols/nfs/export-policies";
+        let faults = [Fault::lying_success(), Fault::denied(), Fault::status(503), Fault::dropped_reply()];
+        for fault in faults {
+            let site = site().await;
+            site.fence.fence(&host(), Epoch(3)).await.unwrap();
+            // Enough for one of the two rules and its repetitions.
+            site.fake.inject(fault.on("PATCH", RULES).first(1));
+            let first = site.storage.grant.admit(Epoch(3)).await;
+            let (before, now) = owners(&site.fake);
+            assert!(before == 0 && (first.is_err() || now == 2), "{first:?}");
+            site.fake.heal();
+            site.storage.attach(Epoch(3)).await.unwrap();
+            assert_eq!(owners(&site.fake), (0, 2));
+        }
+        let site = site().await;
+        site.fence.fence(&host(), Epoch(3)).await.unwrap();
+        site.fake.inject(Fault::lying_success().on("PATCH", RULES));
+        let error = chain(&site.storage.attach(Epoch(3)).await.unwrap_err());
+        assert!(error.contains("ONTAP said it was done, but"), "{error}");
+    }
+}
