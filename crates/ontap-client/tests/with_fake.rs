@@ -253,3 +253,28 @@ async fn every_way_to_log_in_and_to_trust() {
     let wrong = Auth::Bearer("abd".to_owned().into());
     assert!(client(&fake, wrong, ca()).cluster().await.unwrap_err().is_unauthorized());
 }
+
+#[tokio::test]
+async fn who_reaches_which_volume_is_seen_in_two_requests() {
+    let (fake, client, policy, _) = with_volume().await;
+    fake.world(|world| world.policy("svm1", "two", &[&["10.0.0.8"], &["10.0.0.9"]]));
+    fake.forget_requests();
+    let volumes = client.volume_exports("svm1").await.unwrap();
+    let policies = client.export_policy_rules("svm1").await.unwrap();
+    assert_eq!(fake.requests().len(), 2);
+    assert_eq!((volumes.len(), volumes[0].name.as_str()), (1, "kafka01"));
+    assert!(volumes[0].nas.export_policy.is_named("broker-1"));
+    assert_eq!(volumes[0].nas.junction.as_deref(), Some("/kafka01"));
+    let of = |name: &str| policies.iter().find(|policy| policy.name == name).unwrap();
+    assert_eq!((of("broker-1").id, of("broker-1").rules.len(), of("default").rules.len()), (policy, 1, 0));
+    assert!(of("broker-1").rules[0].is_for(&["10.0.0.101"]));
+    assert_eq!(of("two").rules.iter().map(|rule| rule.index).collect::<Vec<_>>(), [1, 2]);
+
+    // ONTAP 9.18 says when it has left rules out.
+    fake.world(|world| {
+        let cut = serde_json::json!({ "are_rules_truncated": true });
+        world.update(ontap_client::fake::Table::Policies, &[("name", "two")], cut)
+    });
+    let error = client.export_policy_rules("svm1").await.unwrap_err();
+    assert!(matches!(&error, Error::Partial { got: 2, .. }) && error.to_string().contains("two"), "{error}");
+}

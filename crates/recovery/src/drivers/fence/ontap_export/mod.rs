@@ -27,7 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ontap_client::Client;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::grant::{OntapGrant, OntapGrantConfig};
@@ -72,7 +72,7 @@ pub struct OntapExportConfig {
 }
 
 /// What is enough as proof.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProofLevel {
     /// The rules, and no locks.
