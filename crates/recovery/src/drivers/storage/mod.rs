@@ -16,7 +16,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::granted::Granted;
-use crate::drivers::fence::OntapGrantConfig;
 use crate::ports::Storage;
 
 pub use mounted::{Mounted, MountedConfig};
@@ -41,7 +40,7 @@ impl StorageConfig {
         match self {
             Self::Mounted(config) => Ok(Arc::new(config.build(log_dirs)?)),
             Self::Nfs(mut config) => {
-                let grant = config.grant.take().map(OntapGrantConfig::build).transpose();
+                let grant = config.grant.take().map(|grant| grant.build()).transpose();
                 match (config.build(log_dirs), grant) {
                     (Ok(nfs), Ok(None)) => Ok(Arc::new(nfs)),
                     (Ok(nfs), Ok(Some(grant))) => Ok(Arc::new(Granted { grant, inner: Arc::new(nfs) })),

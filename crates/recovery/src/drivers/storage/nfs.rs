@@ -34,7 +34,7 @@ pub struct NfsConfig {
     pub timeout: Duration,
     /// Lets this host in by the storage's export rules before it mounts.
     #[serde(default)]
-    pub grant: Option<OntapGrantConfig>,
+    pub grant: Option<Box<OntapGrantConfig>>,
 }
 
 /// One NFS mount.
