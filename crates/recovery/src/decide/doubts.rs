@@ -167,12 +167,9 @@ impl Case<'_> {
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let counts = |broker: BrokerId, attempt: &&Attempt| {
             let acked = self.orders().and_then(|orders| orders.acked_at(broker));
-            let asked_for = attempt.cause != Cause::Automatic || attempt.in_place;
-            let untouched = attempt.ended.as_deref() == Some("withdrawn");
             // The claim that is open is not another one.
             let open = attempt.ended.is_none() && attempt.by == self.topology.here;
-            let excused = asked_for || untouched || open;
-            attempt.at > since && acked.is_none_or(|acked| attempt.at > acked) && !excused
+            attempt.counts(since, acked) && !open
         };
         let used = |broker: &BrokerId, standing: &LedgerStanding| {
             standing.attempts.iter().filter(|attempt| counts(*broker, attempt)).count()
