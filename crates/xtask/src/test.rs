@@ -105,9 +105,8 @@ impl Runner {
     }
 
     fn stories(&self, report: &mut Report, nextest: &Path) {
-        let bed = report.part("kafka and agent", |_| {
-            Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev)
-        });
+        let bed = report
+            .part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev));
         let Some(bed) = bed else {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;

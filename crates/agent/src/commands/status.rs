@@ -8,9 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason};
-use recovery::model::{
-    BrokerId, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome,
-};
+use recovery::model::{BrokerId, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome};
 use recovery::policy::Policy;
 use recovery::status::{BrokerStatus, TakeoverStatus};
 use serde::Serialize;

@@ -35,6 +35,7 @@ impl Case<'_> {
     /// is touched.
     pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
         let mut reasons: Vec<HoldReason> = self.storage_stalled().into_iter().collect();
+        reasons.extend(self.carries());
         // Somebody starts it here already, such as its unit: it registers before it opens its listener.
         let heard =
             self.here.controller_silence.filter(|silence| *silence < self.policy.controller_silent_for);
