@@ -114,7 +114,8 @@ impl Cycle {
     /// signals → observe → decide → plan → execute.
     fn tick(&mut self) {
         let now = self.ports.clock.now(); // the world: time
-        let seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
+        let mut seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
+        seen.working = self.busy.values().copied().collect();
         self.tell_blindness(&seen); // the world: events
         for broker in self.due(&seen) {
             let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
@@ -134,6 +135,7 @@ impl Cycle {
             self.last.insert(broker, decision);
             if let Some(work) = work {
                 self.launch(broker, work, now.mono); // the world: the takeover, on its own task
+                seen.working.insert(broker);
             }
         }
         self.status.send_replace(self.tracker.status(&self.topology, &self.policy, &seen, &self.last));

@@ -127,14 +127,14 @@ pub async fn hand_over(
     let open = newest.filter(|journal| journal.epoch == epoch && journal.outcome().is_none());
     let Some(journal) = open.filter(|journal| journal.claim.plan.from == *here) else { return Ok(()) };
     let stopped = ports.broker_host.stop(broker, STOPS_WITHIN).await?;
-    // One that this agent did not start would not have been stopped.
+    // Whatever answers now runs where this agent cannot see it.
     if let Ok(look) = ports.cluster.standing(broker).await
         && look.answers
     {
         let (driver, action) = ("understudy", format!("hand broker {broker} over"));
         let why =
-            "it still answers: the Kafka that runs here was not started by this agent. Stop it as it was \
-                   started, or move the broker by `understudy failover` on the target"
+            "it still answers, though nothing of it runs on this host: who has its address? Move it by \
+                   `understudy failover` on the target, which fences this host"
                 .to_owned();
         return Err(StepError::Refused { driver, action, why }.into());
     }

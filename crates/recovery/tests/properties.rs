@@ -154,6 +154,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 quorum_fresh,
                 peers,
                 blind: BTreeMap::new(),
+                working: BTreeSet::new(),
             }
         },
     )
@@ -174,7 +175,9 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     let up = others.iter().filter(|(_, s)| s.answers()).count();
     ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
-    ensure(!broker.left_first, "it may have been stopped cleanly")?;
+    let last = seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&BROKER)?.attempts.last());
+    let released = last.is_some_and(|a| a.cause == Cause::Planned && a.ended.as_deref() == Some("abandoned"));
+    ensure(!broker.left_first || released, "it may have been stopped cleanly")?;
     ensure(seen.down().count() <= policy.max_brokers_down, "several brokers are down")?;
     let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
     let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;
@@ -217,6 +220,7 @@ fn some_plan() -> Plan {
         quorum_fresh: false,
         peers: BTreeMap::new(),
         blind: BTreeMap::new(),
+        working: BTreeSet::new(),
     };
     let standing = LedgerStanding::untouched("kafka-1".into());
     let (takeover, _) = decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
@@ -288,6 +292,9 @@ proptest! {
                 prop_assert!(broker.local.is_none_or(|(process, _)| process != LocalProcess::Running));
                 prop_assert!(!broker.answers(), "it answers");
                 prop_assert!(takeover.writers.iter().all(can_fence));
+                let guards_all = seen.brokers.keys().all(|id| *id == BROKER);
+                let alone = takeover.writers.iter().all(|host| *host == takeover.to);
+                prop_assert!(alone || guards_all, "a host is fenced, and nobody knows what it carries");
             }
             Decision::SwitchOver(_) => prop_assert!(false, "nobody ordered it"),
             Decision::Resume { .. } => {

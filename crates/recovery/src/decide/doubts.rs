@@ -35,6 +35,7 @@ impl Case<'_> {
     /// is touched.
     pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
         let mut reasons: Vec<HoldReason> = self.storage_stalled().into_iter().collect();
+        reasons.extend(self.carries());
         // Somebody starts it here already, such as its unit: it registers before it opens its listener.
         let heard =
             self.here.controller_silence.filter(|silence| *silence < self.policy.controller_silent_for);
@@ -167,12 +168,9 @@ impl Case<'_> {
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let counts = |broker: BrokerId, attempt: &&Attempt| {
             let acked = self.orders().and_then(|orders| orders.acked_at(broker));
-            let asked_for = attempt.cause != Cause::Automatic || attempt.in_place;
-            let untouched = attempt.ended.as_deref() == Some("withdrawn");
             // The claim that is open is not another one.
             let open = attempt.ended.is_none() && attempt.by == self.topology.here;
-            let excused = asked_for || untouched || open;
-            attempt.at > since && acked.is_none_or(|acked| attempt.at > acked) && !excused
+            attempt.counts(since, acked) && !open
         };
         let used = |broker: &BrokerId, standing: &LedgerStanding| {
             standing.attempts.iter().filter(|attempt| counts(*broker, attempt)).count()

@@ -11,7 +11,7 @@ use crate::model::{Broker, Candidate, HostName, LedgerStanding};
 impl Case<'_> {
     /// A better standby has `step_in_after` to act before the next one does.
     pub(super) fn others_first(&self) -> Option<HoldReason> {
-        let owns = self.owned_here();
+        let owns = self.carries_beside();
         if owns >= self.topology.standby.max_brokers {
             let hosts = self.other_candidates();
             let left = !hosts.is_empty();
@@ -57,9 +57,9 @@ impl Case<'_> {
         probe.lasting.saturating_sub(limit(probe, self.policy, self.refused_limit())).max(mixed)
     }
 
-    fn owned_here(&self) -> usize {
-        let brokers = self.seen.ledger.iter().flat_map(|ledger| ledger.brokers.values());
-        brokers.filter(|standing| standing.owner == self.topology.here).count()
+    /// How many other brokers are here already, or on their way.
+    fn carries_beside(&self) -> usize {
+        self.seen.carried(&self.topology.here).iter().filter(|id| **id != self.broker).count()
     }
 
     /// The other standbys of this broker that an agent answers for, but those that are suspected themselves or

@@ -182,7 +182,7 @@ pub struct Candidate {
     pub rack: Option<String>,
     /// The brokers that it may take over.
     pub serves: BTreeSet<BrokerId>,
-    /// The brokers that it owns already.
+    /// The brokers that it owns already, or is taking over.
     pub carries: BTreeSet<BrokerId>,
     /// How many brokers it may own at once.
     pub limit: usize,

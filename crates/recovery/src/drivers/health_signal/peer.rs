@@ -163,6 +163,30 @@ impl HealthSignal for Peer {
     }
 }
 
+/// Fuzz targets: see [`crate::fuzzing`].
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzz {
+    use super::{Duration, Evidence, Fact, PeerView};
+    use crate::decide::{Decision, decide};
+    use crate::model::Moment;
+    use crate::observe::{Board, observe};
+    use crate::ports::Clock;
+    use crate::testing::{BROKER, World};
+
+    /// A peer's answer is written as it was read, and what a peer alone says is never a reason to act.
+    pub(crate) fn view(bytes: &[u8]) {
+        let Ok(view) = serde_json::from_slice::<PeerView>(bytes) else { return };
+        let again = serde_json::to_vec(&view).map(|text| serde_json::from_slice::<PeerView>(&text));
+        assert!(matches!(again, Ok(Ok(again)) if again == view));
+        let (world, topology) = (World::new(), World::topology());
+        let mut board = Board::default();
+        board.record(Evidence { signal: "peer", at: Moment::default(), fact: Fact::Peer(view) });
+        let seen = observe(&board, &topology.known, Duration::MAX, world.now());
+        let decision = decide(BROKER, &seen, &topology, &World::policy());
+        assert!(!matches!(decision, Decision::TakeOver(_)), "{decision}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};

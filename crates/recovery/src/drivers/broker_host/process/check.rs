@@ -30,6 +30,9 @@ pub(super) fn config(config: &ProcessConfig, state_dir: &Path) -> Vec<String> {
             }
         }
     }
+    if let Some(program) = config.stop_command.first().filter(|program| !Path::new(program).is_absolute()) {
+        problems.push(format!("broker_host.stop_command: `{program}` must be an absolute path"));
+    }
     if !config.template.is_absolute() {
         let path = config.template.display();
         problems.push(format!("broker_host.template: `{path}` must be an absolute path"));

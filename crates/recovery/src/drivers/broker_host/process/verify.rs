@@ -155,7 +155,7 @@ fn directory_ids(found: &BTreeMap<&Path, MetaProperties>) -> Vec<String> {
 
 /// A process on this host that works on a log dir: Kafka's own lock would stop a second one too late.
 pub(super) fn refuse_if_in_use(broker: BrokerId, log_dirs: &[PathBuf]) -> Result<(), Problem> {
-    let holders = proc::holders(&log_dirs.iter().flat_map(|dir| lock_files(dir)).collect())?;
+    let holders = holders(log_dirs)?;
     if holders.is_empty() {
         return Ok(());
     }
@@ -163,6 +163,11 @@ pub(super) fn refuse_if_in_use(broker: BrokerId, log_dirs: &[PathBuf]) -> Result
         "a process on this host works on the log dirs of broker {broker}: {}; stop it first",
         holders.join("; ")
     )))
+}
+
+/// Every process on this host that works on one of `log_dirs`, in words.
+pub(super) fn holders(log_dirs: &[PathBuf]) -> Result<Vec<String>, Problem> {
+    proc::holders(&log_dirs.iter().flat_map(|dir| lock_files(dir)).collect())
 }
 
 /// The names under which the kernel may show Kafka's lock file in a log dir.
