@@ -230,6 +230,8 @@ pub struct LedgerSeen {
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
     /// Brokers whose journals cannot be understood, with the reason.
     pub damaged: BTreeMap<BrokerId, String>,
+    /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
+    pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
     pub orders: Arc<Orders>,
 }
@@ -333,6 +335,7 @@ pub fn observe(
             at: *at,
             brokers: reading.brokers.clone(),
             damaged: reading.damaged.clone(),
+            others: reading.others.clone(),
             orders: reading.orders.clone(),
         }),
         partitions: board.partitions.as_ref().map(|(_, view)| view.clone()),

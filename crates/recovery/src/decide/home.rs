@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Case, Decision, EscalateReason, HoldReason, hold, not_yet};
-use crate::model::{Cause, HostName, LedgerStanding, LocalProcess, ProbeOutcome};
+use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome};
 use crate::observe::ProbeSeen;
 
 impl Case<'_> {
@@ -26,13 +26,6 @@ impl Case<'_> {
         }
         if self.restarts() >= self.policy.restart_tries {
             return self.leave_to_others("ended again after every restart in place");
-        }
-        if let Some(host) = self.silent_with_unknown_load(standing) {
-            let symptom = format!(
-                "is down, and {host}, which was taking it over, fell silent and may carry brokers that this agent \
-                 does not guard: it is not fenced from here"
-            );
-            return self.leave_to_others(&symptom);
         }
         let reasons = self.objections_at_home();
         if reasons.is_empty() {
@@ -58,13 +51,6 @@ impl Case<'_> {
                 self.leave_to_others(&format!("{}, though its process has not ended", probe.outcome.word()))
             }
         }
-    }
-
-    /// A host that would have to be fenced, unless it is known of every broker where it is.
-    fn silent_with_unknown_load(&self, standing: &LedgerStanding) -> Option<HostName> {
-        let guards_all = self.seen.brokers.keys().all(|id| self.topology.brokers.contains_key(id));
-        let mut others = standing.writers.iter().filter(|host| **host != self.topology.here);
-        others.next().filter(|_| !guards_all).cloned()
     }
 
     fn leave_to_others(&self, symptom: &str) -> Decision {

@@ -28,7 +28,7 @@ impl Case<'_> {
         let mut ahead: Vec<_> = self
             .candidates()
             .into_iter()
-            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit)
+            .filter(|(_, candidate)| self.has_room(candidate))
             .map(|(host, candidate)| (self.order(candidate.rank, candidate.rack.as_ref()), host))
             .filter(|theirs| *theirs < ours)
             .collect();
@@ -57,6 +57,12 @@ impl Case<'_> {
         probe.lasting.saturating_sub(limit(probe, self.policy, self.refused_limit())).max(mixed)
     }
 
+    /// Whether a peer could take the broker; that it is at it already does not count against it.
+    fn has_room(&self, candidate: &Candidate) -> bool {
+        let beside = candidate.carries.iter().filter(|id| **id != self.broker).count();
+        candidate.unfit.is_none() && beside < candidate.limit
+    }
+
     /// How many other brokers are here already, or on their way.
     fn carries_beside(&self) -> usize {
         self.seen.carried(&self.topology.here).iter().filter(|id| **id != self.broker).count()
@@ -78,10 +84,7 @@ impl Case<'_> {
 
     /// The other standbys that may yet take the broker over.
     pub(super) fn other_candidates(&self) -> BTreeSet<HostName> {
-        let able = self
-            .candidates()
-            .into_iter()
-            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit);
+        let able = self.candidates().into_iter().filter(|(_, candidate)| self.has_room(candidate));
         able.map(|(host, _)| host.clone()).collect()
     }
 

@@ -113,6 +113,8 @@ pub struct LedgerReading {
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
     /// Brokers whose journals cannot be understood, with the reason.
     pub damaged: BTreeMap<BrokerId, String>,
+    /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
+    pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
     pub orders: Arc<Orders>,
 }

@@ -168,7 +168,7 @@ impl HealthSignal for Peer {
 pub(crate) mod fuzz {
     use super::{Duration, Evidence, Fact, PeerView};
     use crate::decide::{Decision, decide};
-    use crate::model::Moment;
+    use crate::model::{LedgerReading, LedgerStanding, Moment, Now, ProbeOutcome};
     use crate::observe::{Board, observe};
     use crate::ports::Clock;
     use crate::testing::{BROKER, World};
@@ -180,8 +180,16 @@ pub(crate) mod fuzz {
         assert!(matches!(again, Ok(Ok(again)) if again == view));
         let (world, topology) = (World::new(), World::topology());
         let mut board = Board::default();
-        board.record(Evidence { signal: "peer", at: Moment::default(), fact: Fact::Peer(view) });
-        let seen = observe(&board, &topology.known, Duration::MAX, world.now());
+        let standing = LedgerStanding::untouched("kafka-1".into());
+        let reading = LedgerReading { brokers: [(BROKER, standing)].into(), ..LedgerReading::default() };
+        // All that one witness has against a broker, and the peer.
+        let probe = |at| (at, Fact::Probe { broker: BROKER, outcome: ProbeOutcome::Unreachable });
+        let facts = [(60, Fact::Ledger(reading)), (60, Fact::Peer(view))].into_iter();
+        for (at, fact) in [probe(0), probe(60)].into_iter().chain(facts) {
+            board.record(Evidence { signal: "fuzz", at: Moment(Duration::from_secs(at)), fact });
+        }
+        let now = Now { mono: Moment(Duration::from_secs(60)), ..world.now() };
+        let seen = observe(&board, &topology.known, Duration::from_secs(3), now);
         let decision = decide(BROKER, &seen, &topology, &World::policy());
         assert!(!matches!(decision, Decision::TakeOver(_)), "{decision}");
     }

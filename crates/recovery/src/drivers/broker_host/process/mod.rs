@@ -20,7 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -47,8 +47,9 @@ pub struct ProcessConfig {
     /// rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
     pub command: Vec<String>,
     /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute path, and
-    /// its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. It is run when a person moves the
-    /// broker away by `understudy switchover`; without it such a move is refused.
+    /// its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. `{broker}` stands for the broker's id; with
+    /// several brokers an argument must have it. It is run when a person moves the broker away by `understudy switchover`;
+    /// without it such a move is refused. Give the unit time (`TimeoutStopSec=`): systemd kills what takes longer.
     #[serde(default)]
     pub stop_command: Vec<String>,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
@@ -101,7 +102,7 @@ impl Process {
         state_dir: PathBuf,
         brokers: Vec<BrokerIdentity>,
     ) -> Result<Self, Vec<String>> {
-        let mut problems = check::config(&config, &state_dir);
+        let mut problems = check::config(&config, &state_dir, brokers.len());
         problems.extend(brokers.iter().flat_map(check::identity));
         let user = config.user.as_deref().map(User::look_up).transpose();
         let user = user.unwrap_or_else(|why| {
@@ -237,6 +238,7 @@ impl BrokerHost for Process {
 
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
         let action = format!("stop Kafka of broker {broker}");
+        let begun = Instant::now();
         // `limit` is for Kafka; the looks at files around it have their own.
         let within = limit + self.timeout;
         let ours = self.run(action.clone(), within, move |inner| inner.stop(broker, limit)).await?;
@@ -244,8 +246,10 @@ impl BrokerHost for Process {
         if others.is_empty() {
             return Ok(ours);
         }
-        let said = foreign::run(&self.stop_command, &others, &action, limit).await?;
-        self.run(action, within, move |inner| inner.await_no_others(broker, limit)).await?;
+        let left = limit.saturating_sub(begun.elapsed());
+        let said = foreign::run(&self.stop_command, (broker, &others), &action, left).await?;
+        let left = limit.saturating_sub(begun.elapsed());
+        self.run(action, within, move |inner| inner.await_end(broker, others, left)).await?;
         Ok(said)
     }
 

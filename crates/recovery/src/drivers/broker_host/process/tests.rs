@@ -359,7 +359,7 @@ async fn a_process_that_ignores_sigterm_is_not_killed() {
     let driver = bed.driver();
     let note = started(&driver, 1).await.unwrap();
     until("output", async || (!bed.output().is_empty()).then_some(())).await;
-    let error = driver.stop(BROKER, Duration::from_millis(300)).await.unwrap_err();
+    let error = driver.stop(BROKER, Duration::from_secs(3)).await.unwrap_err();
     says(&error, "unconfirmed", "was sent SIGTERM and still runs");
     assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Running { pid: pid(&note) });
     says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "runs on this host");
@@ -441,7 +441,7 @@ async fn a_kafka_that_somebody_else_started_is_stopped_as_the_site_stops_it() {
     let failing = stopped_by("echo no such unit >&2; exit 5".to_owned());
     says(&failing.stop(BROKER, LONG).await.unwrap_err(), "refused", "exit code 5: no such unit");
     // Neither is its word enough.
-    let lying = stopped_by("exit 0".to_owned()).stop(BROKER, Duration::from_millis(300)).await.unwrap_err();
+    let lying = stopped_by("exit 0".to_owned()).stop(BROKER, Duration::from_secs(3)).await.unwrap_err();
     says(&lying, "unconfirmed", "this still runs");
     assert!(kafka.try_wait().unwrap().is_none(), "it was stopped all the same");
 
