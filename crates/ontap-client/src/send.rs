@@ -41,23 +41,29 @@ pub(crate) struct Ask {
     pub(crate) url: Url,
     pub(crate) body: Option<Value>,
     pub(crate) repeat: Repeat,
+    /// Not even repeated if nothing was taken up: the caller looks again first whether it is still what is wanted.
+    pub(crate) only_once: bool,
 }
 
 impl Ask {
+    fn new(method: Method, url: Url, body: Option<Value>, repeat: Repeat) -> Self {
+        Self { method, url, body, repeat, only_once: false }
+    }
+
     pub(crate) fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, body: None, repeat: Repeat::Safe }
+        Self::new(Method::GET, url, None, Repeat::Safe)
     }
 
     pub(crate) fn post(url: Url, body: Value) -> Self {
-        Self { method: Method::POST, url, body: Some(body), repeat: Repeat::Once }
+        Self::new(Method::POST, url, Some(body), Repeat::Once)
     }
 
     pub(crate) fn patch(url: Url, body: Value, repeat: Repeat) -> Self {
-        Self { method: Method::PATCH, url, body: Some(body), repeat }
+        Self::new(Method::PATCH, url, Some(body), repeat)
     }
 
     pub(crate) fn delete(url: Url, repeat: Repeat) -> Self {
-        Self { method: Method::DELETE, url, body: None, repeat }
+        Self::new(Method::DELETE, url, None, repeat)
     }
 
     pub(crate) fn request(&self) -> Request {
@@ -177,7 +183,7 @@ impl Call<'_> {
                 Again::IfSafe => ask.repeat == Repeat::Safe,
                 Again::Always => true,
             };
-            if !may || attempts >= retry.attempts {
+            if !may || ask.only_once || attempts >= retry.attempts {
                 return Err(ending(&ask, effect_open, miss.error));
             }
             let asked_for = miss.error.refusal().and_then(|refusal| refusal.retry_after);
@@ -193,6 +199,19 @@ impl Call<'_> {
             tracing::debug!(request = %ask.request(), attempts, ?wait, error = %miss.error, "asking again");
             sleep(wait).await;
         }
+    }
+
+    /// Waits before the next attempt of what was sent `attempts` times, or fails with `last` if there is to be none.
+    pub(crate) async fn pause(&self, attempts: u32, last: Error) -> Result<()> {
+        let retry = self.client.shared.retry;
+        let asked_for = last.refusal().and_then(|refusal| refusal.retry_after);
+        let wait = retry.wait(attempts).max(asked_for.unwrap_or_default());
+        if attempts >= retry.attempts || wait >= self.until.left() {
+            return Err(last);
+        }
+        tracing::debug!(attempts, ?wait, error = %last, "asking again");
+        sleep(wait).await;
+        Ok(())
     }
 
     /// The error of a call that took too long.
