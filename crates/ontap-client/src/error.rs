@@ -96,7 +96,7 @@ pub enum Error {
     /// The account may not do this (HTTP 403, code 6, code 6691623).
     #[error("{0}: permission denied; give the account's role access to this path")]
     PermissionDenied(Box<Refusal>),
-    /// There is no such object (HTTP 404, code 4).
+    /// There is no such object (HTTP 404 with a code of ONTAP's, code 4). A 404 without one is not ONTAP's own.
     #[error("{0}: not found")]
     NotFound(Box<Refusal>),
     /// Any other refusal.
@@ -179,7 +179,16 @@ impl Error {
         matches!(self, Self::Unconfirmed { .. })
     }
 
-    /// Whether there is no such object.
+    /// Whether ONTAP's own answer to the request itself was that there is no such object.
+    pub(crate) fn is_of_what_is_gone(&self) -> bool {
+        match self {
+            Self::NotFound(_) => true,
+            Self::Unconfirmed { source, .. } => matches!(**source, Self::NotFound(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether something was not found: the object that was asked for or, if a job failed for it, any other.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         match self {
@@ -323,8 +332,9 @@ impl Refusal {
             (_, Some(code::DENIED | code::UNAUTHORIZED_OPERATION)) | (403, _) => {
                 Error::PermissionDenied(refusal)
             }
-            // A path that this release does not have is not an object that is gone.
-            (404, code) if code != Some(code::UNSUPPORTED) => Error::NotFound(refusal),
+            // Neither a path that this release does not have nor one that a gateway does not know is an object that
+            // is gone.
+            (404, Some(code)) if code != code::UNSUPPORTED => Error::NotFound(refusal),
             (_, Some(code)) if code::NOT_FOUND.contains(&code) => Error::NotFound(refusal),
             _ => Error::Api(refusal),
         }

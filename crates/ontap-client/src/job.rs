@@ -172,9 +172,18 @@ impl Call<'_> {
 
     /// Deletes an object by its key, and follows the job. One that is not there is as good as deleted.
     pub(crate) async fn remove(&self, path: &[&str], query: Query, repeat: Repeat) -> Result<()> {
-        match self.change(Ask::delete(self.client.url(path, &query)?, repeat)).await {
-            Err(error) if error.is_not_found() && repeat == Repeat::Safe => Ok(()),
-            outcome => outcome.map(drop),
+        let url = self.client.url(path, &query)?;
+        let error = match self.change(Ask::delete(url.clone(), repeat)).await {
+            Err(error) if error.is_not_found() && repeat == Repeat::Safe => error,
+            outcome => return outcome.map(drop),
+        };
+        if error.is_of_what_is_gone() {
+            return Ok(());
+        }
+        // A job may have missed something else than this object: only reading it says.
+        match self.send(Ask::get(url)).await {
+            Err(read) if read.is_of_what_is_gone() => Ok(()),
+            _ => Err(error),
         }
     }
 

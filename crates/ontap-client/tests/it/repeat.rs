@@ -165,6 +165,32 @@ async fn what_is_gone_is_deleted() {
 }
 
 #[tokio::test]
+async fn what_only_a_gateway_does_not_know_is_not_deleted() {
+    let gateway = Reply::Text(404, "<html>no such page</html>");
+    let server = Server::of(vec![gateway.clone()]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(!error.is_not_found() && error.kind() == "api", "{error:?}");
+    let error = server.client().break_lock("l1").await.unwrap_err();
+    assert_eq!(error.kind(), "api", "{error:?}");
+    let error = Server::of(vec![Reply::Drop, gateway]).await.client().break_lock("l1").await.unwrap_err();
+    assert!(error.is_unconfirmed() && !error.is_not_found(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_deletion_whose_job_found_nothing_is_read_back() {
+    let begun = Reply::Json(202, json!({ "job": { "uuid": "j1" } }));
+    let failed = json!({ "uuid": "j1", "state": "failure", "code": 4, "message": "entry doesn't exist" });
+    let gone = Reply::Json(404, fault(json!("4"), "entry doesn't exist"));
+    let there = Reply::Json(200, json!({ "uuid": "v1", "name": "kafka01" }));
+    for (read, is_deleted) in [(gone, true), (there, false), (Reply::Text(404, "<html>"), false)] {
+        let server = Server::of(vec![begun.clone(), Reply::Json(200, failed.clone()), read]).await;
+        let outcome = server.client().delete_volume("v1").await;
+        assert_eq!(outcome.is_ok(), is_deleted, "{outcome:?}");
+        assert!(server.seen()[2].is("GET", "/api/storage/volumes/v1"));
+    }
+}
+
+#[tokio::test]
 async fn the_command_lines_own_500_is_a_no() {
     let server = Server::of(vec![Reply::Json(500, fault(json!("917658"), "must be offline"))]).await;
     let body = json!({ "volume": "v" });
