@@ -190,7 +190,7 @@ impl Call<'_> {
     /// Sends a change, and follows the job if there is one.
     pub(crate) async fn change(&self, ask: Ask) -> Result<Answer> {
         let answer = self.send(ask).await?.whole()?;
-        self.finish(&answer).await?;
+        self.finish(&answer).await.map_err(|error| answer.ending(error))?;
         Ok(answer)
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Call, Client};
 use crate::error::{Error, Fault, Refusal, Request, Result};
+use crate::job::after_change;
 use crate::query::Query;
 use crate::tls::Auth;
 
@@ -85,9 +86,12 @@ impl Ask {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) request: Request,
+    pub(crate) status: StatusCode,
     /// Null if there was none.
     pub(crate) body: Value,
     pub(crate) is_change: bool,
+    /// Whether an attempt before this one may be in force, whatever is said here.
+    effect_open: bool,
 }
 
 impl Answer {
@@ -95,8 +99,13 @@ impl Answer {
         unreadable(&self.request, self.is_change, what)
     }
 
+    /// The error that the request ends with, for what was found in its answer.
+    pub(crate) fn ending(&self, error: Error) -> Error {
+        if self.effect_open { after_change(self.request.clone())(error) } else { error }
+    }
+
     /// Reads the whole body as one object.
-    pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T> {
         T::deserialize(&self.body).map_err(|e| self.not_understood(e))
     }
 }
@@ -174,7 +183,7 @@ impl Call<'_> {
         loop {
             attempts += 1;
             let miss = match self.attempt(&ask).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok(Answer { effect_open, ..answer }),
                 Err(miss) => miss,
             };
             effect_open |= miss.effect_open && ask.is_change();
@@ -256,11 +265,12 @@ impl Call<'_> {
             return Err(refused(request, status, &headers, &bytes));
         }
         let is_change = ask.is_change();
+        let answer = |request, body| Answer { request, status, body, is_change, effect_open: false };
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Answer { request, body: Value::Null, is_change });
+            return Ok(answer(request, Value::Null));
         }
         match serde_json::from_slice(&bytes) {
-            Ok(body) => Ok(Answer { request, body, is_change }),
+            Ok(body) => Ok(answer(request, body)),
             Err(error) => {
                 let error = Error::Decode { request, what: format!("no JSON: {error}") };
                 Err(Miss { error, again: Again::Never, effect_open: true })
@@ -392,13 +402,13 @@ impl Answer {
     pub(crate) fn whole(self) -> Result<Self> {
         let Some(fault) = fault_in(&self.body) else { return Ok(self) };
         let refusal = Refusal {
-            request: self.request,
-            status: 200,
+            request: self.request.clone(),
+            status: self.status.as_u16(),
             code: fault.code,
             message: fault.message.unwrap_or_else(|| "no reason given".to_owned()),
             target: fault.target,
             retry_after: None,
         };
-        Err(refusal.into_error())
+        Err(self.ending(refusal.into_error()))
     }
 }

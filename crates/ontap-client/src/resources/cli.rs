@@ -9,7 +9,7 @@ use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Ask, Repeat};
+use crate::send::{Answer, Ask, Repeat};
 use crate::value;
 
 /// Which commands may be used.
@@ -150,17 +150,23 @@ struct PreserveUnlink {
     is_preserve_unlink_enabled: Option<bool>,
 }
 
+fn done(answer: &Answer) -> Result<CliDone> {
+    if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
+}
+
 impl Call<'_> {
     /// Runs a command that changes something, and follows its job.
     async fn cli_change(&self, ask: Ask) -> Result<CliDone> {
-        let answer = self.change(ask).await?;
-        if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
+        done(&self.change(ask).await?)
     }
 
     async fn cli_modify(&self, ask: Ask) -> Result<CliDone> {
-        let request = ask.request();
-        let done = self.cli_change(ask).await?;
-        if done.num_records == Some(0) { Err(Error::NothingMatched { request }) } else { Ok(done) }
+        let answer = self.change(ask).await?;
+        let done = done(&answer)?;
+        if done.num_records == Some(0) {
+            return Err(answer.ending(Error::NothingMatched { request: answer.request.clone() }));
+        }
+        Ok(done)
     }
 
     async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {

@@ -152,6 +152,24 @@ async fn once_lost_a_change_stays_unconfirmed_whatever_comes_after() {
 }
 
 #[tokio::test]
+async fn once_lost_a_change_stays_unconfirmed_even_if_a_good_status_says_no() {
+    let refused = json!({ "num_records": 0, "error": { "code": "917658", "message": "must be offline" } });
+    for no in [refused, json!({ "num_records": 0, "cli_output": "" })] {
+        let server = Server::of(vec![Reply::Drop, Reply::Json(200, no.clone())]).await;
+        let error = server.client().set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
+        assert!(error.is_unconfirmed(), "{error:?}");
+        let server = Server::of(vec![Reply::Json(200, no)]).await;
+        let error = server.client().set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
+        assert!(!error.is_unconfirmed(), "{error:?}");
+    }
+    let begun = Reply::Json(202, json!({ "job": { "uuid": "j1" } }));
+    let failed = json!({ "uuid": "j1", "state": "failure", "code": 917536, "message": "busy" });
+    let server = Server::of(vec![Reply::Drop, begun, Reply::Json(200, failed)]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(error.is_unconfirmed() && error.is_in_use(), "{error:?}");
+}
+
+#[tokio::test]
 async fn what_is_gone_is_deleted() {
     let gone = Reply::Json(404, fault(json!("4"), "entry doesn't exist"));
     for replies in [vec![gone.clone()], vec![Reply::Drop, gone.clone()]] {
