@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -126,7 +127,13 @@ impl Call<'_> {
     pub(crate) async fn finish(&self, answer: &Answer) -> Result<()> {
         let one = answer.body.get("job").filter(|job| !job.is_null());
         let many = answer.body.get("jobs").and_then(Value::as_array);
-        for job in one.into_iter().chain(many.into_iter().flatten()) {
+        let jobs: Vec<_> = one.into_iter().chain(many.into_iter().flatten()).collect();
+        let nothing_matched =
+            many.is_some() && answer.body.get("num_records").and_then(Value::as_u64) == Some(0);
+        if answer.status == StatusCode::ACCEPTED && jobs.is_empty() && !nothing_matched {
+            return Err(answer.not_understood("accepted, but no job is named that would tell how it ends"));
+        }
+        for job in jobs {
             let started =
                 Started::deserialize(job).map_err(|e| answer.not_understood(format!("job: {e}")))?;
             self.follow_job(&answer.request, &started.uuid).await?;

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::{Call, Client};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Answer, Ask, Repeat, fault_in};
+use crate::send::{Answer, Ask, Repeat, failure_in, fault_in};
 use crate::value;
 
 /// More pages than any list has. What goes on beyond it goes in circles.
@@ -23,8 +23,6 @@ struct Page {
     records: Option<Vec<Value>>,
     #[serde(default, deserialize_with = "value::number")]
     num_records: Option<usize>,
-    #[serde(default, deserialize_with = "value::list")]
-    errors: Vec<Value>,
     #[serde(default, rename = "_links", deserialize_with = "value::part")]
     links: Links,
 }
@@ -113,7 +111,7 @@ impl Call<'_> {
         records: &mut Vec<T>,
     ) -> Result<Option<String>> {
         let request = answer.request.clone();
-        let reason = fault_in(&answer.body).or_else(|| page.errors.first().map(first_error));
+        let reason = fault_in(&answer.body).or_else(|| failure_in(&answer.body));
         let Some(came) = page.records else {
             return match reason {
                 Some(fault) => Err(Error::Partial { request, got: records.len(), why: fault.to_string() }),
@@ -172,10 +170,11 @@ impl Call<'_> {
                 answer => answer.map_err(after_change(request))?,
             };
             first = false;
-            let page = Page::deserialize(&answer.body);
-            let errors = page.as_ref().map_or(&[][..], |page| &page.errors);
-            deleted += page.as_ref().ok().and_then(|page| page.num_records).unwrap_or_default() as u64;
-            if let Some(fault) = fault_in(&answer.body).or_else(|| errors.first().map(first_error)) {
+            if !answer.body.is_null() {
+                let page = Page::deserialize(&answer.body).map_err(|e| answer.not_understood(e))?;
+                deleted += page.num_records.unwrap_or_default() as u64;
+            }
+            if let Some(fault) = fault_in(&answer.body).or_else(|| failure_in(&answer.body)) {
                 let got = usize::try_from(deleted).unwrap_or(usize::MAX);
                 return Err(Error::Partial { request: answer.request, got, why: fault.to_string() });
             }
@@ -185,9 +184,4 @@ impl Call<'_> {
             trail.step(&answer, &url)?;
         }
     }
-}
-
-/// An entry of `errors` is an error, or holds one.
-fn first_error(entry: &Value) -> Fault {
-    fault_in(entry).unwrap_or_else(|| serde_json::from_value(entry.clone()).unwrap_or_default())
 }

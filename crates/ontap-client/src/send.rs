@@ -397,10 +397,22 @@ pub(crate) fn fault_in(body: &Value) -> Option<Fault> {
     Some(serde_json::from_value(error.clone()).unwrap_or_default())
 }
 
+/// The first of the failures that an answer lists beside what was done. An entry is an error, or holds one.
+pub(crate) fn failure_in(body: &Value) -> Option<Fault> {
+    let errors = body.get("errors").filter(|errors| !errors.is_null())?;
+    let first = errors.as_array().map_or(Some(errors), |errors| errors.first())?;
+    Some(fault_in(first).unwrap_or_else(|| serde_json::from_value(first.clone()).unwrap_or_default()))
+}
+
 impl Answer {
     /// The answer, unless it holds an error in spite of its status.
     pub(crate) fn whole(self) -> Result<Self> {
-        let Some(fault) = fault_in(&self.body) else { return Ok(self) };
+        self.check().map(|()| self)
+    }
+
+    /// As [`whole`](Self::whole).
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(fault) = fault_in(&self.body) else { return self.check_failures() };
         let refusal = Refusal {
             request: self.request.clone(),
             status: self.status.as_u16(),
@@ -410,5 +422,13 @@ impl Answer {
             retry_after: None,
         };
         Err(self.ending(refusal.into_error()))
+    }
+
+    /// What is listed as failed is no refusal: the rest was done.
+    fn check_failures(&self) -> Result<()> {
+        let Some(fault) = failure_in(&self.body) else { return Ok(()) };
+        let request = self.request.clone();
+        let error = Error::Partial { request: request.clone(), got: 0, why: fault.to_string() };
+        Err(if self.is_change { after_change(request)(error) } else { error })
     }
 }

@@ -190,6 +190,37 @@ async fn every_job_of_a_change_of_many_is_followed() {
 }
 
 #[tokio::test]
+async fn what_is_accepted_without_a_job_is_not_done() {
+    for body in [json!({}), json!({ "jobs": [] }), Value::Null] {
+        let server = Server::of(vec![Reply::Json(202, body)]).await;
+        let error = server.client().delete_volume("v1").await.unwrap_err();
+        assert!(error.is_unconfirmed(), "{error:?}");
+    }
+    let none = json!({ "num_records": 0, "jobs": [] });
+    let server = Server::of(vec![Reply::Json(202, none)]).await;
+    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn failures_beside_what_was_done_are_not_overlooked() {
+    let body = json!({ "uuid": "v1", "name": "v", "errors": [{ "code": "65552", "message": "node-02" }] });
+    let server = Server::of(vec![Reply::Json(200, body)]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(error.is_unconfirmed(), "{error:?}");
+    let error = server.client().export_rule(7, 1).await.unwrap_err();
+    assert!(matches!(&error, Error::Partial { why, .. } if why.contains("node-02")), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_say_what_was_deleted_is_unconfirmed() {
+    let server = Server::of(vec![Reply::Json(200, json!({ "_links": [] }))]).await;
+    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let error = server.client().break_locks(&which).await.unwrap_err();
+    assert!(error.is_unconfirmed(), "{error:?}");
+}
+
+#[tokio::test]
 async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
     let more = json!({ "num_records": 3, "_links": { "next": { "href": "/api/protocols/locks?start=3" } } });
     let denied = json!({ "error": { "code": "6", "message": "denied" } });
