@@ -201,8 +201,11 @@ impl Error {
     /// Whether the account may not do this. A login that was refused is not this.
     #[must_use]
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::PermissionDenied(_))
-            || matches!(self.code(), Some(code::DENIED | code::UNAUTHORIZED_OPERATION))
+        match self {
+            Self::PermissionDenied(_) => true,
+            Self::Unconfirmed { source, .. } => source.is_permission(),
+            _ => matches!(self.code(), Some(code::DENIED | code::UNAUTHORIZED_OPERATION)),
+        }
     }
 
     /// Whether the login was refused (HTTP 401).

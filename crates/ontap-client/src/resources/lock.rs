@@ -233,11 +233,13 @@ impl Client {
         self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
     }
 
-    /// Breaks all locks that match, and says how many ONTAP counted. Read them again afterwards: a holder that is not
-    /// fenced takes them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    /// Breaks all locks that match, and says how many ONTAP counted. If ONTAP stops at one that has gone by itself, it
+    /// goes on until none is left or the time is up. Read them again afterwards: a holder that is not fenced takes
+    /// them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Usage`] if neither a
+    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Unconfirmed`] also
+    /// for a refusal that may be about one lock after others were broken; [`Error::Usage`] if neither a
     /// volume nor a client is named, since that would break the locks of everyone in the SVM.
     pub async fn break_locks(&self, which: &LockQuery<'_>) -> Result<u64> {
         if which.volume.is_none() && which.client_address.is_none() {

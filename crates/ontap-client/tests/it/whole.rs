@@ -230,6 +230,63 @@ async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
     assert!(error.is_unconfirmed() && error.is_permission(), "{error:?}");
 }
 
+/// A server that answers each DELETE with the next of these, and has so many locks at each GET.
+async fn locks(deletions: Vec<Reply>, left: Vec<usize>) -> Server {
+    let (mut deletions, mut left) = (deletions.into_iter(), left.into_iter());
+    Server::start(move |_, seen| match seen.method.as_str() {
+        "DELETE" => deletions.next().unwrap(),
+        _ => {
+            let records = vec![json!({ "uuid": "l1" }); left.next().unwrap()];
+            Reply::Json(200, json!({ "num_records": records.len(), "records": records }))
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_lock_that_went_by_itself_does_not_end_the_breaking_of_the_others() {
+    let gone = Reply::Json(404, json!({ "error": { "code": "4", "message": "entry doesn't exist" } }));
+    let broken = Reply::Json(200, json!({ "num_records": 2 }));
+    let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
+    let server = locks(vec![gone.clone(), gone.clone(), broken], vec![3, 2]).await;
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 2);
+    let methods: Vec<_> = server.seen().into_iter().map(|seen| seen.method).collect();
+    assert_eq!(methods, ["DELETE", "GET", "DELETE", "GET", "DELETE"]);
+    assert!(server.seen().iter().all(|seen| seen.target.contains("svm1&client_address=10.0.0.101")));
+
+    let server = locks(vec![gone.clone()], vec![0]).await;
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 0);
+    // What a gateway says is no such answer.
+    let server = locks(vec![Reply::Text(404, "<html>")], vec![]).await;
+    assert!(server.client().break_locks(&which).await.unwrap_err().is_unconfirmed());
+
+    let server = Server::start(move |_, seen| match seen.method.as_str() {
+        "DELETE" => gone.clone(),
+        _ => Reply::Json(200, json!({ "num_records": 1, "records": [{ "uuid": "l1" }] })),
+    })
+    .await;
+    let error = server.client().within(Duration::from_millis(300)).break_locks(&which).await.unwrap_err();
+    assert!(error.is_unconfirmed(), "locks are left: {error:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_that_may_be_about_a_later_lock_leaves_it_open() {
+    let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
+    for (status, code, is_open) in [
+        (403, "6", true),
+        (409, "8", true),
+        (400, "917536", true),
+        (400, "262179", false),
+        (401, "6691623", false),
+    ] {
+        let no = json!({ "error": { "code": code, "message": "no" } });
+        let server = Server::of(vec![Reply::Json(status, no)]).await;
+        let error = server.client().break_locks(&which).await.unwrap_err();
+        assert_eq!(error.is_unconfirmed(), is_open, "{error:?}");
+        assert_eq!(error.is_permission(), status == 403 || status == 401, "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn locks_that_could_not_be_broken_are_an_error() {
     let body = json!({ "num_records": 1, "error": { "code": "4", "message": "some failed" } });
