@@ -114,6 +114,10 @@ impl Call<'_> {
         let request = answer.request.clone();
         let reason = fault_in(&answer.body).or_else(|| failure_in(&answer.body));
         let Some(came) = page.records else {
+            if records.is_empty() {
+                // Not a list that was cut short, but a refusal.
+                answer.check()?;
+            }
             return match reason {
                 Some(fault) => Err(Error::Partial { request, got: records.len(), why: fault.to_string() }),
                 None => Err(answer.not_understood("no `records` in it")),

@@ -79,6 +79,16 @@ async fn a_list_that_is_not_whole_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_refusal_with_a_good_status_is_no_partial_list() {
+    let refused = json!({ "num_records": 0, "error": { "code": "6", "message": "not authorized" } });
+    let error = names(vec![Reply::Json(200, refused.clone())]).await.unwrap_err();
+    assert!(error.is_permission() && !error.is_passing() && error.code() == Some(6), "{error:?}");
+    let first = Reply::Json(200, page(&["x"], Some("/api/svm/svms?start=x")));
+    let error = names(vec![first, Reply::Json(200, refused)]).await.unwrap_err();
+    assert!(matches!(error, Error::Partial { got: 1, .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn two_where_one_was_asked_for_are_an_error() {
     let server = Server::of(vec![Reply::Json(200, page(&["a", "b"], None))]).await;
     let error = server.client().svm("a").await.unwrap_err();
