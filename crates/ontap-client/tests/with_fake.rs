@@ -179,6 +179,10 @@ async fn a_lie_is_found_out() {
     let unmount = VolumeChange { junction: Some(""), ..VolumeChange::default() };
     let error = client.update_volume(&volume, &unmount).await.unwrap_err();
     assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    let svm = client.svm("svm1").await.unwrap().unwrap();
+    let lease = NfsChange { v4_lease_secs: Some(12), ..NfsChange::default() };
+    let error = client.update_nfs_service(&svm.uuid, &lease).await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
     let error = client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
     assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
 }

@@ -134,7 +134,7 @@ async fn an_absolute_change_is_repeated_after_a_lost_reply() {
     let server = Server::of(vec![Reply::Drop, Reply::Json(200, json!({}))]).await;
     server.client().update_nfs_service("u1", &lease()).await.unwrap();
     let seen = server.seen();
-    assert_eq!((seen.len(), &seen[0].body), (2, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
+    assert_eq!((seen.len(), &seen[0].body), (3, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
     assert_eq!(seen[0].body, seen[1].body);
 }
 
