@@ -112,6 +112,16 @@ async fn a_volume_is_made_used_and_deleted() {
 }
 
 #[tokio::test]
+async fn preserve_unlink_is_set_and_read_whatever_privilege_it_needs() {
+    let (fake, client, _, _) = with_volume().await;
+    fake.world(|world| world.needs_advanced("is_preserve_unlink_enabled"));
+    client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap();
+    assert_eq!(client.preserve_unlink("svm1", "kafka01").await.unwrap(), Some(true));
+    let refused = fake.requests().into_iter().filter(|seen| seen.status == Some(400));
+    assert!(refused.map(|seen| seen.method).eq(["PATCH", "GET", "GET"]));
+}
+
+#[tokio::test]
 async fn an_owner_is_replaced_and_its_locks_are_broken() {
     let (fake, client, policy, volume) = with_volume().await;
     let rule = client.export_rules(policy).await.unwrap().remove(0);

@@ -104,7 +104,8 @@ impl Client {
     }
 
     /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not rename it
-    /// to `.nfs…` instead. `None`: ONTAP does not say. ONTAP 9.12.1, by the passthrough.
+    /// to `.nfs…` instead. `None`: ONTAP does not say. Asked as admin first, and then with advanced privilege, since
+    /// which one is needed differs. ONTAP 9.12.1, by the passthrough.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::NothingMatched`] if there is no such volume.
@@ -126,10 +127,8 @@ impl Client {
         let (call, first) = (self.call(), ask(Privilege::Admin)?);
         let request = first.request();
         if let Err(error) = call.cli_modify(first).await {
-            let refused =
-                error.refusal().is_some_and(|refusal| refusal.status == 400) || error.is_permission();
             // What may be in force already must not be forgotten over a second answer.
-            if !refused || error.is_unconfirmed() {
+            if !wants_privilege(&error) || error.is_unconfirmed() {
                 return Err(error);
             }
             // If that fails too, the second answer is the one about the parameter, which admin may not even see.
@@ -148,6 +147,12 @@ impl Client {
 struct PreserveUnlink {
     #[serde(default, deserialize_with = "value::flag")]
     is_preserve_unlink_enabled: Option<bool>,
+}
+
+/// Whether more privilege may help: what a level does not offer, it refuses as unknown or as denied.
+fn wants_privilege(error: &Error) -> bool {
+    // The passthrough may refuse with a good status, too.
+    error.is_permission() || error.refusal().is_some_and(|refusal| matches!(refusal.status, 200 | 400))
 }
 
 fn done(answer: &Answer) -> Result<CliDone> {
@@ -173,7 +178,13 @@ impl Call<'_> {
         let query = Query::new().equal("vserver", svm)?.equal("volume", volume)?;
         let query = query.fields(&["is-preserve-unlink-enabled"]);
         let request = Ask::get(self.client.url(&path("volume"), &query)?).request();
-        let found: Vec<PreserveUnlink> = self.list_plain(&path("volume"), query).await?;
+        let as_admin: Result<Vec<PreserveUnlink>> = self.list_plain(&path("volume"), query.clone()).await;
+        let found = match as_admin {
+            Err(error) if wants_privilege(&error) => {
+                self.list_plain(&path("volume"), Privilege::Advanced.on(query)).await?
+            }
+            found => found?,
+        };
         match found.as_slice() {
             [] => Err(Error::NothingMatched { request }),
             [one] => Ok(one.is_preserve_unlink_enabled),

@@ -231,6 +231,7 @@ async fn preserve_unlink_is_tried_with_more_privilege_and_read_back() {
     let server = Server::of(vec![
         fault(400, "262179"),
         ok(json!({ "num_records": 1, "cli_output": "" })),
+        fault(400, "262197"),
         records(json!([{ "vserver": "svm1", "volume": "kafka01", "is_preserve_unlink_enabled": "true" }])),
     ])
     .await;
@@ -242,7 +243,10 @@ async fn preserve_unlink_is_tried_with_more_privilege_and_read_back() {
         "/api/private/cli/volume?vserver=svm1&volume=kafka01&privilege_level=advanced"
     );
     assert_eq!(seen[1].body, json!({ "is-preserve-unlink-enabled": true }));
-    assert!(!seen[2].target.contains("ignore_unknown_fields"), "{}", seen[2].target);
+    let read =
+        "/api/private/cli/volume?vserver=svm1&volume=kafka01&fields=is-preserve-unlink-enabled".to_owned();
+    assert_eq!(seen[2].target, read);
+    assert_eq!(seen[3].target, format!("{read}&privilege_level=advanced"));
 }
 
 #[tokio::test]

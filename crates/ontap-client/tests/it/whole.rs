@@ -224,7 +224,7 @@ async fn failures_beside_what_was_done_are_not_overlooked() {
 
 #[tokio::test]
 async fn an_answer_that_does_not_say_what_was_deleted_is_unconfirmed() {
-    let server = Server::of(vec![Reply::Json(200, json!({ "_links": [] }))]).await;
+    let server = Server::of(vec![Reply::Json(200, json!({ "_links": "none" }))]).await;
     let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
     let error = server.client().break_locks(&which).await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
