@@ -172,9 +172,10 @@ pub struct Lock {
 pub struct LockQuery<'a> {
     /// The SVM's name.
     pub svm: &'a str,
-    /// The volume's name; of a FlexGroup, its own name and not that of a constituent.
+    /// The volume's name. Whether locks in a FlexGroup carry its own name or that of a constituent is not
+    /// established: ask without it there.
     pub volume: Option<&'a str>,
-    /// The address of who holds them.
+    /// The IP address of who holds them, in any spelling.
     pub client_address: Option<&'a str>,
     /// By which protocol.
     pub protocol: Option<&'a LockProtocol>,
@@ -191,7 +192,7 @@ impl<'a> LockQuery<'a> {
         Query::new()
             .equal("svm.name", self.svm)?
             .maybe("volume.name", self.volume)?
-            .maybe("client_address", self.client_address)?
+            .maybe_address("client_address", self.client_address)?
             .maybe("protocol", self.protocol.map(LockProtocol::as_str))
     }
 }
@@ -218,8 +219,11 @@ const FIELDS: &[&str] = &[
 impl Client {
     /// The locks that match. ONTAP 9.10.1.
     ///
+    /// That there are none proves something only if the SVM and the volume are there by these names, and the address
+    /// is the one that the mount uses: ONTAP does not say that a name matches nothing. So look both up first.
+    ///
     /// # Errors
-    /// As every call, see [`Error`].
+    /// As every call, see [`Error`]; [`Error::Usage`] if the client's address is none.
     pub async fn locks(&self, which: &LockQuery<'_>) -> Result<Vec<Lock>> {
         self.call().list(PATH, which.query()?.fields(FIELDS)).await
     }
