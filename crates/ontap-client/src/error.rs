@@ -82,7 +82,11 @@ pub enum Error {
         /// How the last attempt failed.
         source: Option<Box<Error>>,
     },
-    /// A change was sent, and nobody here knows whether it is in force. Read back before going on.
+    /// A change was sent, and nobody here knows whether it is in force. Read back before going on. The new value means
+    /// that it is. The old one does not prove that it never will be: a request that hung may be taken up late. Read
+    /// again once the attempt limit ([`ClientBuilder::attempt_limit`](crate::ClientBuilder::attempt_limit)) has
+    /// passed, and do nothing that this change would undo, or that it must not meet, before you have made the change
+    /// again and seen it confirmed.
     #[error("{request}: sent but not confirmed; it may be in force or not, so read it back")]
     Unconfirmed {
         /// What was asked.
@@ -173,7 +177,7 @@ impl Error {
     }
 
     /// Whether a change was sent whose effect nobody knows. If not, an error means that nothing was changed, or that
-    /// a job of ONTAP's failed.
+    /// a job of ONTAP's failed, or ([`Partial`](Self::Partial), [`NotApplied`](Self::NotApplied)) says what is so.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
         matches!(self, Self::Unconfirmed { .. })
