@@ -99,7 +99,7 @@ async fn a_call_returns_within_its_deadline() {
 #[tokio::test]
 async fn an_attempt_that_hangs_does_not_cost_the_whole_deadline() {
     let server = Server::of(vec![Reply::Hang, svms()]).await;
-    let client = server.builder().attempt_limit(Duration::from_millis(100)).build().unwrap();
+    let client = server.builder().attempt_limit(Duration::from_secs(1)).build().unwrap();
     client.svms().await.unwrap();
 }
 

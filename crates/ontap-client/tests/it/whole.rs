@@ -104,6 +104,10 @@ fn accepted() -> Reply {
 
 /// A server that takes a volume and then tells this of its job.
 async fn volume(jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
+    volume_within(Duration::from_secs(30), jobs).await
+}
+
+async fn volume_within(limit: Duration, jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
     let mut jobs = jobs.into_iter();
     let mut last = Reply::Drop;
     let server = Server::start(move |_, seen| {
@@ -117,8 +121,7 @@ async fn volume(jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
         Reply::Json(200, page(&["kafka01"], None))
     })
     .await;
-    let client = server.client().within(Duration::from_secs(2));
-    client.create_volume(&NewVolume::new("svm1", "kafka01", "aggr1")).await
+    server.client().within(limit).create_volume(&NewVolume::new("svm1", "kafka01", "aggr1")).await
 }
 
 fn job(more: Value) -> Reply {
@@ -158,7 +161,8 @@ async fn a_job_that_failed_is_an_error_with_its_code() {
 
 #[tokio::test]
 async fn a_job_whose_end_is_not_seen_is_unconfirmed() {
-    let error = volume(vec![job(json!({ "state": "running" }))]).await.unwrap_err();
+    let running = vec![job(json!({ "state": "running" }))];
+    let error = volume_within(Duration::from_secs(2), running).await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
     let shown = std::error::Error::source(&error).unwrap().to_string();
     assert!(shown.contains("job j1 is running"), "{shown}");
