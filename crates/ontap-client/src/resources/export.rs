@@ -210,6 +210,9 @@ impl Client {
     /// Between that and the change there is a moment that ONTAP offers no lock for; what happened in it shows when
     /// the rules are read back.
     ///
+    /// An attempt that hung may be taken up after the one that was confirmed, and set the same clients again over a
+    /// later change: so read the rules once more when the attempt limit has passed since.
+    ///
     /// To take a broker over, do not put the new owner in the place of the old one: leave nobody whom the old owner
     /// could be, see to it that this bites and break the locks, and only then let the new owner in. Reading back shows
     /// what is configured, and each node may still go by its access cache: see
