@@ -59,6 +59,7 @@ targets! {
     mountinfo
     names
     neighbour
+    peer_view
     properties
     properties_edit
     wire_answer

@@ -6,7 +6,7 @@ use toml::{Table, Value, toml};
 use crate::agent::{HTTP_PORT, fence_lab};
 use crate::export::Storage;
 use crate::host::Host;
-use crate::kafka::{Cluster, Node};
+use crate::kafka::{Cluster, Node, pid_file};
 use crate::lab::Lab;
 use crate::switch::Outlet;
 
@@ -74,8 +74,11 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     Ok(config)
 }
 
-/// Makes `config` that of an agent at a broker's home, which serves this broker and no other.
+/// Makes `config` that of an agent at a broker's home, which serves this broker and no other, and knows how the one is
+/// stopped that the bed itself started there.
 pub fn serve_only(config: &mut Table, broker: i32) {
+    let stop = ["/bin/sh".to_owned(), "-c".to_owned(), format!("kill $(cat {})", pid_file(broker))];
+    set(config, "broker_host", "stop_command", stop.to_vec());
     if let Some(Value::Array(brokers)) = config.get_mut("broker") {
         brokers.retain(|section| section.get("id").and_then(Value::as_integer) == Some(broker.into()));
     }

@@ -123,9 +123,9 @@ fn signals(
     let guarded: BTreeSet<BrokerId> = config.topology.brokers.keys().copied().collect();
     let mut signals: Vec<Arc<dyn HealthSignal>> = vec![
         Arc::new(metadata),
-        Arc::new(KafkaProbe::new(listeners, listed)),
+        Arc::new(KafkaProbe::new(listeners, listed.clone())),
         Arc::new(KafkaQuorum::new(&config.cluster.controllers, bootstrap)),
-        Arc::new(LedgerSignal::new(ledger, homes)),
+        Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
     for peer in &config.peers {

@@ -46,7 +46,7 @@ impl Retry {
 }
 
 /// Sets up a [`Client`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClientBuilder {
     url: String,
     auth: Auth,
@@ -57,6 +57,17 @@ pub struct ClientBuilder {
     retry: Retry,
     page_size: Option<u32>,
     app: String,
+}
+
+impl fmt::Debug for ClientBuilder {
+    /// Without the address, which is not checked yet and may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("auth", &self.auth)
+            .field("tls", &self.tls)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ClientBuilder {
@@ -270,6 +281,7 @@ mod tests {
         let token = Client::builder("http://h", Auth::Bearer("hunter2".into())).tls(Tls::InsecurePlainHttp);
         let certificate = Auth::Certificate { chain_pem: String::new(), key_pem: "hunter2".into() };
         let shown = [
+            format!("{:?}", Client::builder("https://admin:hunter2@h", auth())),
             format!("{plain:?}"),
             format!("{:?}", plain.clone().build().unwrap()),
             format!("{:?}", plain.build().unwrap().shared),

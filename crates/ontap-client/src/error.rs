@@ -82,7 +82,11 @@ pub enum Error {
         /// How the last attempt failed.
         source: Option<Box<Error>>,
     },
-    /// A change was sent, and nobody here knows whether it is in force. Read back before going on.
+    /// A change was sent, and nobody here knows whether it is in force. Read back before going on. The new value means
+    /// that it is. The old one does not prove that it never will be: a request that hung may be taken up late. Read
+    /// again once the attempt limit ([`ClientBuilder::attempt_limit`](crate::ClientBuilder::attempt_limit)) has
+    /// passed, and do nothing that this change would undo, or that it must not meet, before you have made the change
+    /// again and seen it confirmed.
     #[error("{request}: sent but not confirmed; it may be in force or not, so read it back")]
     Unconfirmed {
         /// What was asked.
@@ -96,7 +100,7 @@ pub enum Error {
     /// The account may not do this (HTTP 403, code 6, code 6691623).
     #[error("{0}: permission denied; give the account's role access to this path")]
     PermissionDenied(Box<Refusal>),
-    /// There is no such object (HTTP 404, code 4).
+    /// There is no such object (HTTP 404 with a code of ONTAP's, code 4). A 404 without one is not ONTAP's own.
     #[error("{0}: not found")]
     NotFound(Box<Refusal>),
     /// Any other refusal.
@@ -173,13 +177,22 @@ impl Error {
     }
 
     /// Whether a change was sent whose effect nobody knows. If not, an error means that nothing was changed, or that
-    /// a job of ONTAP's failed.
+    /// a job of ONTAP's failed, or ([`Partial`](Self::Partial), [`NotApplied`](Self::NotApplied)) says what is so.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
         matches!(self, Self::Unconfirmed { .. })
     }
 
-    /// Whether there is no such object.
+    /// Whether ONTAP's own answer to the request itself was that there is no such object.
+    pub(crate) fn is_of_what_is_gone(&self) -> bool {
+        match self {
+            Self::NotFound(_) => true,
+            Self::Unconfirmed { source, .. } => matches!(**source, Self::NotFound(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether something was not found: the object that was asked for or, if a job failed for it, any other.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         match self {
@@ -192,8 +205,11 @@ impl Error {
     /// Whether the account may not do this. A login that was refused is not this.
     #[must_use]
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::PermissionDenied(_))
-            || matches!(self.code(), Some(code::DENIED | code::UNAUTHORIZED_OPERATION))
+        match self {
+            Self::PermissionDenied(_) => true,
+            Self::Unconfirmed { source, .. } => source.is_permission(),
+            _ => matches!(self.code(), Some(code::DENIED | code::UNAUTHORIZED_OPERATION)),
+        }
     }
 
     /// Whether the login was refused (HTTP 401).
@@ -323,8 +339,9 @@ impl Refusal {
             (_, Some(code::DENIED | code::UNAUTHORIZED_OPERATION)) | (403, _) => {
                 Error::PermissionDenied(refusal)
             }
-            // A path that this release does not have is not an object that is gone.
-            (404, code) if code != Some(code::UNSUPPORTED) => Error::NotFound(refusal),
+            // Neither a path that this release does not have nor one that a gateway does not know is an object that
+            // is gone.
+            (404, Some(code)) if code != code::UNSUPPORTED => Error::NotFound(refusal),
             (_, Some(code)) if code::NOT_FOUND.contains(&code) => Error::NotFound(refusal),
             _ => Error::Api(refusal),
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -126,7 +127,13 @@ impl Call<'_> {
     pub(crate) async fn finish(&self, answer: &Answer) -> Result<()> {
         let one = answer.body.get("job").filter(|job| !job.is_null());
         let many = answer.body.get("jobs").and_then(Value::as_array);
-        for job in one.into_iter().chain(many.into_iter().flatten()) {
+        let jobs: Vec<_> = one.into_iter().chain(many.into_iter().flatten()).collect();
+        let nothing_matched =
+            many.is_some() && answer.body.get("num_records").and_then(Value::as_u64) == Some(0);
+        if answer.status == StatusCode::ACCEPTED && jobs.is_empty() && !nothing_matched {
+            return Err(answer.not_understood("accepted, but no job is named that would tell how it ends"));
+        }
+        for job in jobs {
             let started =
                 Started::deserialize(job).map_err(|e| answer.not_understood(format!("job: {e}")))?;
             self.follow_job(&answer.request, &started.uuid).await?;
@@ -172,16 +179,25 @@ impl Call<'_> {
 
     /// Deletes an object by its key, and follows the job. One that is not there is as good as deleted.
     pub(crate) async fn remove(&self, path: &[&str], query: Query, repeat: Repeat) -> Result<()> {
-        match self.change(Ask::delete(self.client.url(path, &query)?, repeat)).await {
-            Err(error) if error.is_not_found() && repeat == Repeat::Safe => Ok(()),
-            outcome => outcome.map(drop),
+        let url = self.client.url(path, &query)?;
+        let error = match self.change(Ask::delete(url.clone(), repeat)).await {
+            Err(error) if error.is_not_found() && repeat == Repeat::Safe => error,
+            outcome => return outcome.map(drop),
+        };
+        if error.is_of_what_is_gone() {
+            return Ok(());
+        }
+        // A job may have missed something else than this object: only reading it says.
+        match self.send(Ask::get(url)).await {
+            Err(read) if read.is_of_what_is_gone() => Ok(()),
+            _ => Err(error),
         }
     }
 
     /// Sends a change, and follows the job if there is one.
     pub(crate) async fn change(&self, ask: Ask) -> Result<Answer> {
         let answer = self.send(ask).await?.whole()?;
-        self.finish(&answer).await?;
+        self.finish(&answer).await.map_err(|error| answer.ending(error))?;
         Ok(answer)
     }
 }

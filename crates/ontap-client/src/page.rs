@@ -6,12 +6,13 @@ use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use crate::client::{Call, Client};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Request, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Answer, Ask, Repeat, fault_in};
+use crate::send::{Answer, Ask, Repeat, failure_in, fault_in};
 use crate::value;
 
 /// More pages than any list has. What goes on beyond it goes in circles.
@@ -23,8 +24,6 @@ struct Page {
     records: Option<Vec<Value>>,
     #[serde(default, deserialize_with = "value::number")]
     num_records: Option<usize>,
-    #[serde(default, deserialize_with = "value::list")]
-    errors: Vec<Value>,
     #[serde(default, rename = "_links", deserialize_with = "value::part")]
     links: Links,
 }
@@ -113,8 +112,12 @@ impl Call<'_> {
         records: &mut Vec<T>,
     ) -> Result<Option<String>> {
         let request = answer.request.clone();
-        let reason = fault_in(&answer.body).or_else(|| page.errors.first().map(first_error));
+        let reason = fault_in(&answer.body).or_else(|| failure_in(&answer.body));
         let Some(came) = page.records else {
+            if records.is_empty() {
+                // Not a list that was cut short, but a refusal.
+                answer.check()?;
+            }
             return match reason {
                 Some(fault) => Err(Error::Partial { request, got: records.len(), why: fault.to_string() }),
                 None => Err(answer.not_understood("no `records` in it")),
@@ -156,26 +159,41 @@ impl Call<'_> {
         self.send(Ask::get(url)).await?.whole()?.read()
     }
 
-    /// Deletes all records that match, and says how many. ONTAP goes through them one by one for 15 s, and then hands
-    /// out a link to go on with.
+    /// Deletes all records that match, and says how many ONTAP counted. ONTAP reads them and goes through them one by
+    /// one for 15 s, and then hands out a link to go on with.
+    ///
+    /// A record that goes by itself meanwhile may end its round with "not found" while others are still there. So the
+    /// list is read then, and it is done only if nothing is left.
     pub(crate) async fn delete_matching(&self, path: &[&str], query: Query) -> Result<u64> {
-        let mut url = self.client.url(path, &query)?;
-        let mut trail = Trail::of(&url);
-        let (mut deleted, mut first) = (0, true);
+        let first = self.client.url(path, &query)?;
+        let (mut url, mut trail) = (first.clone(), Trail::of(&first));
+        let (mut deleted, mut rounds, mut touched) = (0, 0, false);
         loop {
             let ask = Ask::delete(url, Repeat::Safe);
             let request = ask.request();
             let answer = match self.send(ask).await {
-                Err(error) if error.is_not_found() => return Ok(deleted),
-                Err(error) if first => return Err(error),
-                // Some are deleted by now, however this page failed.
-                answer => answer.map_err(after_change(request))?,
+                Ok(answer) => answer,
+                Err(error) if error.is_of_what_is_gone() => {
+                    let left: Result<Vec<Value>> = self.list(path, query.clone()).await;
+                    if left.map_err(after_change(request.clone()))?.is_empty() {
+                        return Ok(deleted);
+                    }
+                    rounds += 1;
+                    self.next_round(rounds, &request, error).await?;
+                    (url, trail, touched) = (first.clone(), Trail::of(&first), true);
+                    continue;
+                }
+                Err(error) if touched || may_be_of_a_later_record(&error) => {
+                    return Err(after_change(request)(error));
+                }
+                Err(error) => return Err(error),
             };
-            first = false;
-            let page = Page::deserialize(&answer.body);
-            let errors = page.as_ref().map_or(&[][..], |page| &page.errors);
-            deleted += page.as_ref().ok().and_then(|page| page.num_records).unwrap_or_default() as u64;
-            if let Some(fault) = fault_in(&answer.body).or_else(|| errors.first().map(first_error)) {
+            touched = true;
+            if !answer.body.is_null() {
+                let page = Page::deserialize(&answer.body).map_err(|e| answer.not_understood(e))?;
+                deleted += page.num_records.unwrap_or_default() as u64;
+            }
+            if let Some(fault) = fault_in(&answer.body).or_else(|| failure_in(&answer.body)) {
                 let got = usize::try_from(deleted).unwrap_or(usize::MAX);
                 return Err(Error::Partial { request: answer.request, got, why: fault.to_string() });
             }
@@ -185,9 +203,26 @@ impl Call<'_> {
             trail.step(&answer, &url)?;
         }
     }
+
+    /// Waits before the next round, if there is time for one.
+    async fn next_round(&self, rounds: u32, request: &Request, last: Error) -> Result<()> {
+        let wait = self.client.shared.retry.wait(rounds);
+        if wait >= self.until.left() {
+            let so_far = format!("{rounds} rounds, and records are left");
+            return Err(after_change(request.clone())(self.late(request, Some(so_far), Some(last))));
+        }
+        sleep(wait).await;
+        Ok(())
+    }
 }
 
-/// An entry of `errors` is an error, or holds one.
-fn first_error(entry: &Value) -> Fault {
-    fault_in(entry).unwrap_or_else(|| serde_json::from_value(entry.clone()).unwrap_or_default())
+/// Whether a refusal of a deletion of many may be about one that came after others, which are gone then. It is not if
+/// it is about the login, the load or the request itself, which ONTAP looks at before it begins.
+fn may_be_of_a_later_record(error: &Error) -> bool {
+    let about_the_request = |code| code == 2 || (262_177..=262_255).contains(&code);
+    error.refusal().is_some_and(|refusal| match refusal.status {
+        401 | 429 => false,
+        400 => !refusal.code.is_some_and(about_the_request),
+        _ => true,
+    })
 }

@@ -1,5 +1,7 @@
 //! The query of a request, in ONTAP's query language.
 
+use std::net::IpAddr;
+
 use crate::error::{Error, Result};
 
 /// The query of a request. Everything is percent-encoded when it is sent.
@@ -34,6 +36,19 @@ impl Query {
             Some(value) => self.equal(field, value),
             None => Ok(self),
         }
+    }
+
+    /// As [`maybe`](Self::maybe), for an IP address. It is asked for as ONTAP writes addresses: in any other spelling
+    /// it might match nothing, which would look as if there were nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is no IP address.
+    pub(crate) fn maybe_address(self, field: &str, value: Option<&str>) -> Result<Self> {
+        let Some(value) = value else { return Ok(self) };
+        let address: IpAddr = value.trim().parse().map_err(|_| {
+            Error::usage(format!("{field}: `{value}` is no IP address; name the address that the mount uses"))
+        })?;
+        self.equal(field, &address.to_canonical().to_string())
     }
 
     /// The fields to return. Names those that are expensive, since ONTAP leaves them out otherwise.
@@ -94,6 +109,23 @@ mod tests {
             ("say \"hi\"", "{say \"hi\"}"),
         ] {
             assert_eq!(literal("f", value).unwrap(), sent);
+        }
+    }
+
+    #[test]
+    fn addresses_are_asked_for_as_ontap_writes_them() {
+        for (given, sent) in [
+            ("FD00:0::1", "fd00::1"),
+            ("fd00:0:0:0:0:0:0:1", "fd00::1"),
+            ("::ffff:10.0.0.101", "10.0.0.101"),
+            (" 10.0.0.101", "10.0.0.101"),
+        ] {
+            let query = Query::new().maybe_address("client_address", Some(given)).unwrap();
+            assert_eq!(query.pairs(), [("client_address".to_owned(), sent.to_owned())]);
+        }
+        for bad in ["", "broker-1", "10.0.0.*", "10.0.0.0/24", "fe80::1%eth0"] {
+            let error = Query::new().maybe_address("client_address", Some(bad)).unwrap_err();
+            assert!(matches!(error, Error::Usage { .. }), "{bad}: {error:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Call, Client};
 use crate::error::{Error, Fault, Refusal, Request, Result};
+use crate::job::after_change;
 use crate::query::Query;
 use crate::tls::Auth;
 
@@ -28,7 +29,9 @@ const LONGEST_BODY: usize = 256 << 20;
 /// Whether a request may be repeated when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// A second time changes nothing: reads, absolute values, deletions by key.
+    /// A second time changes nothing: reads, absolute values, deletions by key. An attempt that hung may be taken up
+    /// after the one that was confirmed, and set the same values again: do not set others before the attempt limit
+    /// has passed, or read those back once more when it has.
     Safe,
     /// It must not happen twice.
     Once,
@@ -41,23 +44,29 @@ pub(crate) struct Ask {
     pub(crate) url: Url,
     pub(crate) body: Option<Value>,
     pub(crate) repeat: Repeat,
+    /// Not even repeated if nothing was taken up: the caller looks again first whether it is still what is wanted.
+    pub(crate) only_once: bool,
 }
 
 impl Ask {
+    fn new(method: Method, url: Url, body: Option<Value>, repeat: Repeat) -> Self {
+        Self { method, url, body, repeat, only_once: false }
+    }
+
     pub(crate) fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, body: None, repeat: Repeat::Safe }
+        Self::new(Method::GET, url, None, Repeat::Safe)
     }
 
     pub(crate) fn post(url: Url, body: Value) -> Self {
-        Self { method: Method::POST, url, body: Some(body), repeat: Repeat::Once }
+        Self::new(Method::POST, url, Some(body), Repeat::Once)
     }
 
     pub(crate) fn patch(url: Url, body: Value, repeat: Repeat) -> Self {
-        Self { method: Method::PATCH, url, body: Some(body), repeat }
+        Self::new(Method::PATCH, url, Some(body), repeat)
     }
 
     pub(crate) fn delete(url: Url, repeat: Repeat) -> Self {
-        Self { method: Method::DELETE, url, body: None, repeat }
+        Self::new(Method::DELETE, url, None, repeat)
     }
 
     pub(crate) fn request(&self) -> Request {
@@ -79,9 +88,12 @@ impl Ask {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) request: Request,
+    pub(crate) status: StatusCode,
     /// Null if there was none.
     pub(crate) body: Value,
     pub(crate) is_change: bool,
+    /// Whether an attempt before this one may be in force, whatever is said here.
+    effect_open: bool,
 }
 
 impl Answer {
@@ -89,8 +101,13 @@ impl Answer {
         unreadable(&self.request, self.is_change, what)
     }
 
+    /// The error that the request ends with, for what was found in its answer.
+    pub(crate) fn ending(&self, error: Error) -> Error {
+        if self.effect_open { after_change(self.request.clone())(error) } else { error }
+    }
+
     /// Reads the whole body as one object.
-    pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T> {
         T::deserialize(&self.body).map_err(|e| self.not_understood(e))
     }
 }
@@ -168,7 +185,7 @@ impl Call<'_> {
         loop {
             attempts += 1;
             let miss = match self.attempt(&ask).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok(Answer { effect_open, ..answer }),
                 Err(miss) => miss,
             };
             effect_open |= miss.effect_open && ask.is_change();
@@ -177,7 +194,7 @@ impl Call<'_> {
                 Again::IfSafe => ask.repeat == Repeat::Safe,
                 Again::Always => true,
             };
-            if !may || attempts >= retry.attempts {
+            if !may || ask.only_once || attempts >= retry.attempts {
                 return Err(ending(&ask, effect_open, miss.error));
             }
             let asked_for = miss.error.refusal().and_then(|refusal| refusal.retry_after);
@@ -193,6 +210,19 @@ impl Call<'_> {
             tracing::debug!(request = %ask.request(), attempts, ?wait, error = %miss.error, "asking again");
             sleep(wait).await;
         }
+    }
+
+    /// Waits before the next attempt of what was sent `attempts` times, or fails with `last` if there is to be none.
+    pub(crate) async fn pause(&self, attempts: u32, last: Error) -> Result<()> {
+        let retry = self.client.shared.retry;
+        let asked_for = last.refusal().and_then(|refusal| refusal.retry_after);
+        let wait = retry.wait(attempts).max(asked_for.unwrap_or_default());
+        if attempts >= retry.attempts || wait >= self.until.left() {
+            return Err(last);
+        }
+        tracing::debug!(attempts, ?wait, error = %last, "asking again");
+        sleep(wait).await;
+        Ok(())
     }
 
     /// The error of a call that took too long.
@@ -237,11 +267,12 @@ impl Call<'_> {
             return Err(refused(request, status, &headers, &bytes));
         }
         let is_change = ask.is_change();
+        let answer = |request, body| Answer { request, status, body, is_change, effect_open: false };
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Answer { request, body: Value::Null, is_change });
+            return Ok(answer(request, Value::Null));
         }
         match serde_json::from_slice(&bytes) {
-            Ok(body) => Ok(Answer { request, body, is_change }),
+            Ok(body) => Ok(answer(request, body)),
             Err(error) => {
                 let error = Error::Decode { request, what: format!("no JSON: {error}") };
                 Err(Miss { error, again: Again::Never, effect_open: true })
@@ -368,18 +399,38 @@ pub(crate) fn fault_in(body: &Value) -> Option<Fault> {
     Some(serde_json::from_value(error.clone()).unwrap_or_default())
 }
 
+/// The first of the failures that an answer lists beside what was done. An entry is an error, or holds one.
+pub(crate) fn failure_in(body: &Value) -> Option<Fault> {
+    let errors = body.get("errors").filter(|errors| !errors.is_null())?;
+    let first = errors.as_array().map_or(Some(errors), |errors| errors.first())?;
+    Some(fault_in(first).unwrap_or_else(|| serde_json::from_value(first.clone()).unwrap_or_default()))
+}
+
 impl Answer {
     /// The answer, unless it holds an error in spite of its status.
     pub(crate) fn whole(self) -> Result<Self> {
-        let Some(fault) = fault_in(&self.body) else { return Ok(self) };
+        self.check().map(|()| self)
+    }
+
+    /// As [`whole`](Self::whole).
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(fault) = fault_in(&self.body) else { return self.check_failures() };
         let refusal = Refusal {
-            request: self.request,
-            status: 200,
+            request: self.request.clone(),
+            status: self.status.as_u16(),
             code: fault.code,
             message: fault.message.unwrap_or_else(|| "no reason given".to_owned()),
             target: fault.target,
             retry_after: None,
         };
-        Err(refusal.into_error())
+        Err(self.ending(refusal.into_error()))
+    }
+
+    /// What is listed as failed is no refusal: the rest was done.
+    fn check_failures(&self) -> Result<()> {
+        let Some(fault) = failure_in(&self.body) else { return Ok(()) };
+        let request = self.request.clone();
+        let error = Error::Partial { request: request.clone(), got: 0, why: fault.to_string() };
+        Err(if self.is_change { after_change(request)(error) } else { error })
     }
 }

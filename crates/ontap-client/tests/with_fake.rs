@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use ontap_client::fake::{Fake, Fault, World};
 use ontap_client::{
-    Auth, Client, ConnectionQuery, Error, Fingerprint, InterfaceQuery, Interval, LockQuery, MetricsOf,
-    MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange, NfsClientQuery, Retry, Tls,
-    VolumeChange,
+    Auth, Client, ConnectionQuery, Error, ExportRule, Fingerprint, InterfaceQuery, Interval, LockQuery,
+    MetricsOf, MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange, NfsClientQuery,
+    Result, Retry, Tls, VolumeChange,
 };
 
 const GIB: u64 = 1 << 30;
@@ -39,6 +39,12 @@ async fn with_volume() -> (Fake, Client, u64, String) {
         (policy, world.volume("svm1", "kafka01", "broker-1"))
     });
     (fake, client, u64::try_from(policy).unwrap(), volume)
+}
+
+/// Has the volume's rule be for the new owner.
+async fn hand_over(client: &Client, policy: u64) -> Result<Vec<ExportRule>> {
+    let rule = client.export_rules(policy).await?.remove(0);
+    client.replace_clients(policy, &rule, &["10.0.0.102"]).await
 }
 
 fn old() -> IpAddr {
@@ -106,11 +112,22 @@ async fn a_volume_is_made_used_and_deleted() {
 }
 
 #[tokio::test]
+async fn preserve_unlink_is_set_and_read_whatever_privilege_it_needs() {
+    let (fake, client, _, _) = with_volume().await;
+    fake.world(|world| world.needs_advanced("is_preserve_unlink_enabled"));
+    client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap();
+    assert_eq!(client.preserve_unlink("svm1", "kafka01").await.unwrap(), Some(true));
+    let refused = fake.requests().into_iter().filter(|seen| seen.status == Some(400));
+    assert!(refused.map(|seen| seen.method).eq(["PATCH", "GET", "GET"]));
+}
+
+#[tokio::test]
 async fn an_owner_is_replaced_and_its_locks_are_broken() {
     let (fake, client, policy, volume) = with_volume().await;
     let rule = client.export_rules(policy).await.unwrap().remove(0);
     assert!(rule.is_for(&["10.0.0.101"]));
-    client.replace_clients(policy, rule.index, &["10.0.0.102"]).await.unwrap();
+    let rules = client.replace_clients(policy, &rule, &["10.0.0.102"]).await.unwrap();
+    assert!(rules.len() == 1 && rules[0].is_for(&["10.0.0.102"]));
     assert!(!fake.allows(old(), "kafka01").may_write());
     let mut which = LockQuery::in_svm("svm1");
     (which.volume, which.client_address) = (Some("kafka01"), Some("10.0.0.101"));
@@ -139,16 +156,27 @@ async fn an_owner_is_replaced_and_its_locks_are_broken() {
 
 #[tokio::test]
 async fn what_passes_is_repeated() {
-    for fault in [
-        Fault::busy(Duration::ZERO).on("PATCH", RULES).first(2),
-        Fault::status(503).on("PATCH", RULES).first(2),
-        Fault::dropped_reply().on("PATCH", RULES).first(1),
-        Fault::status(502).on("GET", "/api").first(2),
+    for (fault, method, statuses) in [
+        (
+            Fault::busy(Duration::ZERO).on("PATCH", RULES).first(2),
+            "PATCH",
+            vec![Some(429), Some(429), Some(200)],
+        ),
+        (Fault::status(503).on("PATCH", RULES).first(2), "PATCH", vec![Some(503), Some(503), Some(200)]),
+        // It is read back, and was in force.
+        (Fault::dropped_reply().on("PATCH", RULES).first(1), "PATCH", vec![None]),
+        (
+            Fault::status(502).on("GET", "/api").first(2),
+            "GET",
+            vec![Some(502), Some(502), Some(200), Some(200), Some(200)],
+        ),
     ] {
         let (fake, client, policy, _) = with_volume().await;
         fake.inject(fault.clone());
-        let rule = client.replace_clients(policy, 1, &["10.0.0.102"]).await;
-        assert!(rule.is_ok(), "{fault:?}: {rule:?}");
+        let rules = hand_over(&client, policy).await;
+        assert!(rules.is_ok(), "{fault:?}: {rules:?}");
+        let seen = fake.requests().into_iter().filter(|seen| seen.method == method);
+        assert_eq!(seen.map(|seen| seen.status).collect::<Vec<_>>(), statuses, "{fault:?}");
     }
 }
 
@@ -156,10 +184,14 @@ async fn what_passes_is_repeated() {
 async fn a_lie_is_found_out() {
     let (fake, client, policy, volume) = with_volume().await;
     fake.inject(Fault::lying_success());
-    let error = client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap_err();
+    let error = hand_over(&client, policy).await.unwrap_err();
     assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
     let unmount = VolumeChange { junction: Some(""), ..VolumeChange::default() };
     let error = client.update_volume(&volume, &unmount).await.unwrap_err();
+    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    let svm = client.svm("svm1").await.unwrap().unwrap();
+    let lease = NfsChange { v4_lease_secs: Some(12), ..NfsChange::default() };
+    let error = client.update_nfs_service(&svm.uuid, &lease).await.unwrap_err();
     assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
     let error = client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
     assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
@@ -196,7 +228,7 @@ async fn jobs_are_followed_to_their_end() {
 async fn refusals_are_told_apart() {
     let (fake, client, policy, _) = with_volume().await;
     fake.inject(Fault::denied().on("PATCH", RULES));
-    assert!(client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap_err().is_permission());
+    assert!(hand_over(&client, policy).await.unwrap_err().is_permission());
     fake.heal();
     fake.inject(Fault::login_expired());
     assert!(client.cluster().await.unwrap_err().is_unauthorized());
@@ -214,7 +246,7 @@ async fn a_change_that_bites_late_is_helped_by_a_flush() {
     let (fake, client, policy, _) = with_volume().await;
     assert!(fake.allows(old(), "kafka01").may_write());
     fake.inject(Fault::bites_late(Duration::from_secs(3600)));
-    client.replace_clients(policy, 1, &["10.0.0.102"]).await.unwrap();
+    hand_over(&client, policy).await.unwrap();
     assert!(fake.allows(old(), "kafka01").may_write());
     client.flush_access_cache("svm1", None).await.unwrap();
     assert!(!fake.allows(old(), "kafka01").may_write());
@@ -249,7 +281,10 @@ async fn every_way_to_log_in_and_to_trust() {
     }
     let other = Tls::Pinned(Fingerprint::of(b"another"));
     assert!(client(&fake, basic(), other).cluster().await.is_err());
-    assert!(client(&fake, basic(), Tls::SystemRoots).cluster().await.is_err());
+    // A host without any trusted authority cannot even set such a client up.
+    if let Ok(system) = Client::builder(fake.url(), basic()).tls(Tls::SystemRoots).build() {
+        assert!(system.cluster().await.is_err());
+    }
     let wrong = Auth::Bearer("abd".to_owned().into());
     assert!(client(&fake, wrong, ca()).cluster().await.unwrap_err().is_unauthorized());
 }

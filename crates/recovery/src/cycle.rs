@@ -114,7 +114,8 @@ impl Cycle {
     /// signals → observe → decide → plan → execute.
     fn tick(&mut self) {
         let now = self.ports.clock.now(); // the world: time
-        let seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
+        let mut seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
+        seen.working = self.working(&seen);
         self.tell_blindness(&seen); // the world: events
         for broker in self.due(&seen) {
             let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
@@ -134,6 +135,7 @@ impl Cycle {
             self.last.insert(broker, decision);
             if let Some(work) = work {
                 self.launch(broker, work, now.mono); // the world: the takeover, on its own task
+                seen.working.insert(broker);
             }
         }
         self.status.send_replace(self.tracker.status(&self.topology, &self.policy, &seen, &self.last));
@@ -152,6 +154,13 @@ impl Cycle {
         };
         let all = self.topology.brokers.keys().filter(|b| !unseen(b));
         all.filter(|b| !self.busy.values().any(|busy| busy == *b) && !stale(b)).copied().collect()
+    }
+
+    /// The brokers with a run of ours, and those whose last run may have left what the ledger has not been read for since.
+    fn working(&self, seen: &Observation) -> BTreeSet<BrokerId> {
+        let read_at = seen.ledger.as_ref().map(|ledger| ledger.at);
+        let unread = self.settled.iter().filter(|(_, settled)| read_at.is_none_or(|at| at <= **settled));
+        self.busy.values().copied().chain(unread.map(|(id, _)| *id)).collect()
     }
 
     fn launch(&mut self, broker: BrokerId, work: Work, decided: Moment) {

@@ -3,7 +3,7 @@
 //! The promises: no input panics, none takes for ever, and what was read is written back as the same thing. That
 //! memory stays in proportion to the input is for the caller to measure; package `fuzz` does.
 
-use crate::drivers::{address, fence, ledger, storage};
+use crate::drivers::{address, fence, health_signal, ledger, storage};
 use crate::kafka;
 
 /// A function of bytes that panics where a promise is broken.
@@ -19,6 +19,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mountinfo", storage::fuzz::mountinfo),
     ("names", kafka::fuzz::names),
     ("neighbour", address::fuzz::neighbour),
+    ("peer_view", health_signal::peer::fuzz::view),
     ("properties", kafka::fuzz::properties),
     ("properties_edit", kafka::fuzz::properties_edit),
     ("wire_answer", kafka::wire::fuzz::answer),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::model::{
-    BrokerId, CanaryOutcome, Endpoint, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding,
-    LocalProcess, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, QuorumView,
+    BrokerId, CanaryOutcome, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
+    LedgerStanding, LocalProcess, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, QuorumView,
 };
 
 /// A broker that is still listed this long after it stopped answering did not stop cleanly. Shorter than any
@@ -217,6 +217,8 @@ pub struct Observation {
     /// Signals that cannot see, with the reason. One look that fails is no blindness while the last one that
     /// saw is fresh.
     pub blind: BTreeMap<&'static str, String>,
+    /// Brokers that this agent is at work on: what it claims is in the ledger from its next reading on.
+    pub working: BTreeSet<BrokerId>,
 }
 
 /// The ledger as it was read.
@@ -228,6 +230,8 @@ pub struct LedgerSeen {
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
     /// Brokers whose journals cannot be understood, with the reason.
     pub damaged: BTreeMap<BrokerId, String>,
+    /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
+    pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
     pub orders: Arc<Orders>,
 }
@@ -255,6 +259,17 @@ impl Observation {
     pub fn others_answering(&self, broker: BrokerId) -> (usize, usize) {
         let others = self.brokers.iter().filter(|(id, _)| **id != broker);
         others.fold((0, 0), |(up, all), (_, seen)| (up + usize::from(seen.answers()), all + 1))
+    }
+}
+
+impl Observation {
+    /// The guarded brokers that this host, `here`, owns, or is about to own.
+    #[must_use]
+    pub fn carried(&self, here: &HostName) -> BTreeSet<BrokerId> {
+        let ledger = self.ledger.iter().flat_map(|ledger| &ledger.brokers);
+        let claims = |s: &LedgerStanding| matches!(&s.state, Some(EpochState::Open { by, .. }) if by == here);
+        let carried = ledger.filter(|(_, standing)| standing.owner == *here || claims(standing));
+        carried.map(|(id, _)| *id).chain(self.working.iter().copied()).collect()
     }
 }
 
@@ -320,12 +335,14 @@ pub fn observe(
             at: *at,
             brokers: reading.brokers.clone(),
             damaged: reading.damaged.clone(),
+            others: reading.others.clone(),
             orders: reading.orders.clone(),
         }),
         partitions: board.partitions.as_ref().map(|(_, view)| view.clone()),
         metadata_fresh: listed.is_some(),
         quorum_fresh: quorum.is_some(),
         blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
+        working: BTreeSet::new(),
     }
 }
 

@@ -123,22 +123,28 @@ pub async fn hand_over(
     epoch: Epoch,
 ) -> Result<(), HandOverError> {
     let _lock = ports.host_lock.try_lock(broker).map_err(HandOverError::Step)?;
-    let newest = ports.ledger.latest(broker).await?;
-    let open = newest.filter(|journal| journal.epoch == epoch && journal.outcome().is_none());
-    let Some(journal) = open.filter(|journal| journal.claim.plan.from == *here) else { return Ok(()) };
+    let open = async || {
+        let newest = ports.ledger.latest(broker).await?;
+        let open = newest.filter(|journal| journal.epoch == epoch && journal.outcome().is_none());
+        Ok::<_, LedgerError>(open.filter(|journal| journal.claim.plan.from == *here))
+    };
+    let Some(journal) = open().await? else { return Ok(()) };
     let stopped = ports.broker_host.stop(broker, STOPS_WITHIN).await?;
-    // One that this agent did not start would not have been stopped.
+    // Whatever answers now runs where this agent cannot see it.
     if let Ok(look) = ports.cluster.standing(broker).await
         && look.answers
     {
         let (driver, action) = ("understudy", format!("hand broker {broker} over"));
-        let why =
-            "it still answers: the Kafka that runs here was not started by this agent. Stop it as it was \
-                   started, or move the broker by `understudy failover` on the target"
-                .to_owned();
+        let why = "it still answers, though nothing of it runs on this host. Find the host that has its address (`ip \
+                   neighbour`, the switch) and stop that Kafka; do not fail over before, for that would start another"
+            .to_owned();
         return Err(StepError::Refused { driver, action, why }.into());
     }
     let proof = ports.broker_host.prove_stopped(broker, epoch).await?;
+    // It may have taken too long for the one that waits.
+    if open().await?.is_none() {
+        return Ok(());
+    }
     let mut found = vec![stopped.text, proof.note.text];
     if let Some(address) = ports.addresses.get(&broker) {
         found.push(address.release().await?.text);

@@ -1,6 +1,6 @@
 //! What this agent tells its peers: one observation, as others need it. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::model::{BrokerId, Candidate, LocalProcess, PeerSaw, PeerView, Topology};
 use crate::observe::{Observation, Seen};
@@ -33,14 +33,11 @@ pub fn candidate(topology: &Topology, mode: Mode, seen: &Observation) -> Option<
     if topology.brokers.is_empty() {
         return None;
     }
-    let owned = seen.ledger.iter().flat_map(|ledger| &ledger.brokers);
-    let carries: BTreeSet<BrokerId> =
-        owned.filter(|(_, standing)| standing.owner == topology.here).map(|(id, _)| *id).collect();
     Some(Candidate {
         rank: topology.standby.rank,
         rack: topology.standby.rack.clone(),
         serves: topology.brokers.keys().copied().collect(),
-        carries,
+        carries: seen.carried(&topology.here),
         limit: topology.standby.max_brokers,
         unfit: unfit(mode, seen).map(str::to_owned),
     })
@@ -61,6 +58,7 @@ fn unfit(mode: Mode, seen: &Observation) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use jiff::Timestamp;

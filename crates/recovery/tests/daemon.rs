@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ fn start(world: &World, mode: Mode) -> Daemon {
     let ledger = recovery::drivers::health_signal::ledger::LedgerSignal::new(
         Arc::new(world.clone()),
         [(BROKER, HostName::from("kafka-1"))].into(),
+        watch::channel(BTreeMap::new()).1,
     );
     let signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(world.clone()), Arc::new(ledger)];
     let (stop, stopped) = oneshot::channel::<()>();

@@ -120,9 +120,10 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         ended: Some("abandoned".to_owned()),
         time_to_isr: None,
     });
-    (host, state, prop::collection::vec(attempt, 0..4)).prop_map(|(owner, state, attempts)| LedgerStanding {
+    let parts = (host, any::<bool>(), state, prop::collection::vec(attempt, 0..4));
+    parts.prop_map(|(owner, another, state, attempts)| LedgerStanding {
         epoch: Epoch(3),
-        writers: BTreeSet::from([HostName::from(owner)]),
+        writers: [owner].into_iter().chain(another.then_some("kafka-1")).map(HostName::from).collect(),
         owner: owner.into(),
         state,
         records: 4,
@@ -143,6 +144,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 at: now.mono,
                 brokers: BTreeMap::from([(BROKER, s)]),
                 damaged: BTreeMap::new(),
+                others: BTreeMap::new(),
                 orders: Arc::new(Orders(paused.then_some(order).into_iter().collect())),
             });
             Observation {
@@ -154,6 +156,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 quorum_fresh,
                 peers,
                 blind: BTreeMap::new(),
+                working: BTreeSet::new(),
             }
         },
     )
@@ -174,7 +177,9 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     let up = others.iter().filter(|(_, s)| s.answers()).count();
     ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
-    ensure(!broker.left_first, "it may have been stopped cleanly")?;
+    let last = seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&BROKER)?.attempts.last());
+    let released = last.is_some_and(|a| a.cause == Cause::Planned && a.ended.as_deref() == Some("abandoned"));
+    ensure(!broker.left_first || released, "it may have been stopped cleanly")?;
     ensure(seen.down().count() <= policy.max_brokers_down, "several brokers are down")?;
     let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
     let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;
@@ -217,6 +222,7 @@ fn some_plan() -> Plan {
         quorum_fresh: false,
         peers: BTreeMap::new(),
         blind: BTreeMap::new(),
+        working: BTreeSet::new(),
     };
     let standing = LedgerStanding::untouched("kafka-1".into());
     let (takeover, _) = decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
@@ -288,6 +294,11 @@ proptest! {
                 prop_assert!(broker.local.is_none_or(|(process, _)| process != LocalProcess::Running));
                 prop_assert!(!broker.answers(), "it answers");
                 prop_assert!(takeover.writers.iter().all(can_fence));
+                let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
+                let up = others.iter().filter(|(_, s)| s.answers()).count();
+                let sighted = up * 2 > others.len() || others.is_empty() && seen.quorum_fresh;
+                let alone = takeover.writers.iter().all(|host| *host == takeover.to);
+                prop_assert!(alone || sighted, "a host is fenced by one that may be cut off itself");
             }
             Decision::SwitchOver(_) => prop_assert!(false, "nobody ordered it"),
             Decision::Resume { .. } => {

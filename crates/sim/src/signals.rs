@@ -10,6 +10,7 @@ use recovery::model::{
     CanaryOutcome, Candidate, Endpoint, Evidence, Fact, HostName, PeerSaw, PeerView, ProbeOutcome, QuorumView,
 };
 use recovery::ports::{Clock, HealthSignal};
+use tokio::sync::watch;
 
 use crate::agent::{Agent, id};
 use crate::remote::{Probes, partitions, survivor};
@@ -19,10 +20,17 @@ use crate::world::State;
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(500);
 
+fn endpoint(broker: usize) -> Endpoint {
+    Endpoint { host: format!("10.0.0.{}", broker + 1), port: 9092 }
+}
+
 /// The real signal of the ledger, and all others in one.
 pub(crate) fn signals(agent: &Agent, guarded: &[usize]) -> Vec<Arc<dyn HealthSignal>> {
     let home = |broker: usize| (id(broker), agent.world.state().name(broker));
-    let ledger = LedgerSignal::new(crate::ledger::port(agent), guarded.iter().map(|b| home(*b)).collect());
+    let all = 0..agent.world.state().brokers.len();
+    let listed = watch::channel(all.map(|b| (id(b), endpoint(b))).collect()).1;
+    let homes = guarded.iter().map(|b| home(*b)).collect();
+    let ledger = LedgerSignal::new(crate::ledger::port(agent), homes, listed);
     let bug = agent.world.state().setup.bug;
     let world = Looks { agent: agent.clone(), guarded: guarded.to_vec() };
     vec![Arc::new(world), Arc::new(Reads { ledger, bug })]
@@ -110,7 +118,6 @@ impl Looks {
             Some(via) => {
                 let lists = state.brokers[via].lists;
                 let listed = (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0);
-                let endpoint = |b: usize| Endpoint { host: format!("10.0.0.{}", b + 1), port: 9092 };
                 facts.push(Fact::Listed { brokers: listed.map(|b| (id(b), endpoint(b))).collect() });
                 facts.push(Fact::Partitions(partitions(state)));
             }

@@ -94,7 +94,8 @@ impl Writer {
             .set("max.in.flight.requests.per.connection", "1")
             .set("linger.ms", "5")
             .set("socket.timeout.ms", SOCKET_TIMEOUT_MS);
-        let producer = Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);
+        let producer =
+            Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);
         let stop = Arc::new(AtomicBool::new(false));
         let topic = spec.topic.clone();
         let thread = {

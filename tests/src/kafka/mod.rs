@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use cluster::{Cluster, ClusterSpec};
 pub use node::Node;
+pub(crate) use node::pid_file;
 pub use watch::{Rejoin, Standing, Watch};
 pub use wire::{ClusterView, Partition, Wire};
 

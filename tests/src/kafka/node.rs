@@ -97,7 +97,10 @@ impl Node {
     /// # Errors
     /// When the host is off or the process ends at once.
     pub fn start_on(&self, host: &Host) -> Result<Arc<Process>> {
-        let process = host.spawn(&format!("kafka-{}", self.id), &self.command)?;
+        let mut command = ["/bin/sh", "-c", "echo $$ >$0; exec \"$@\""].map(str::to_owned).to_vec();
+        command.push(pid_file(self.id));
+        command.extend(self.command.iter().cloned());
+        let process = host.spawn(&format!("kafka-{}", self.id), &command)?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&process));
         Ok(process)
     }
@@ -110,6 +113,11 @@ impl Node {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.clone().with_context(|| format!("node {} was never started", self.id))
     }
+}
+
+/// Where a host keeps the process id, as the host sees it, of the Kafka that the bed started there.
+pub(crate) fn pid_file(id: i32) -> String {
+    format!("/srv/local/kafka-{id}.pid")
 }
 
 pub(crate) fn mount_point(port: u16, id: i32) -> String {

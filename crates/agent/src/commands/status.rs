@@ -8,9 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason};
-use recovery::model::{
-    BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome,
-};
+use recovery::model::{BrokerId, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome};
 use recovery::policy::Policy;
 use recovery::status::{BrokerStatus, TakeoverStatus};
 use serde::Serialize;
@@ -237,12 +235,13 @@ fn recorded(broker: BrokerId, standing: LedgerStanding, here: &HostName) -> Line
 async fn book(config: &Config) -> anyhow::Result<Book> {
     let ledger = world::ledger(config)?;
     let (policy, now) = (&config.policy, Timestamp::now());
+    let since = now.checked_sub(policy.budget_window).unwrap_or(Timestamp::MIN);
     let book = ledger.orders().await?;
     let (mut orders, mut budgets, mut all) = (BTreeMap::new(), BTreeMap::new(), 0);
     for id in config.topology.brokers.keys() {
         let standing = world::standing(ledger.as_ref(), &config.topology, *id).await?;
         orders.insert(*id, in_force_for(&book, *id, standing.epoch, now).cloned().collect());
-        let used = automatic(&standing, policy, book.acked_at(*id), now);
+        let used = standing.attempts.iter().filter(|a| a.counts(since, book.acked_at(*id))).count();
         budgets.insert(*id, budget(used, policy.takeovers_per_broker, policy));
         all += used;
     }
@@ -251,17 +250,6 @@ async fn book(config: &Config) -> anyhow::Result<Book> {
 
 fn budget(used: usize, limit: usize, policy: &Policy) -> Budget {
     Budget { used, limit, window_secs: policy.budget_window.as_secs() }
-}
-
-/// Restarts in place have a limit of their own, and what people ask for has none.
-fn automatic(standing: &LedgerStanding, policy: &Policy, acked: Option<Timestamp>, now: Timestamp) -> usize {
-    let begin = now.checked_sub(policy.budget_window).unwrap_or(Timestamp::MIN);
-    let counted = standing.attempts.iter().filter(|attempt| {
-        let own = attempt.cause == Cause::Automatic && !attempt.in_place;
-        let untouched = attempt.ended.as_deref() == Some("withdrawn");
-        own && !untouched && attempt.at > begin && acked.is_none_or(|acked| attempt.at > acked)
-    });
-    counted.count()
 }
 
 impl Report {

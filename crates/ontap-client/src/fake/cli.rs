@@ -31,12 +31,21 @@ pub(super) fn knows_preserve_unlink(world: &World) -> bool {
     (number("generation"), number("major"), number("minor")) >= (9, 12, 1)
 }
 
+fn is_privileged(op: &Op) -> bool {
+    matches!(op.option("privilege_level"), Some("advanced" | "diagnostic"))
+}
+
+/// Whether the field is not known at the privilege that the command was given.
+pub(super) fn hides(world: &World, op: &Op, field: &str) -> bool {
+    op.target.shape.is_cli() && !is_privileged(op) && world.advanced_fields.iter().any(|known| known == field)
+}
+
 /// A command that changes something.
 pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     match op.target.shape.table {
         Table::CliVolumes => modify_volumes(world, op),
         Table::CliCacheFlush => {
-            if !matches!(op.option("privilege_level"), Some("advanced" | "diagnostic")) {
+            if !is_privileged(op) {
                 let text = "\"cache flush\" is not a recognized command at this privilege level";
                 return Err(Refusal::bad(262_179, text));
             }
@@ -80,6 +89,10 @@ fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     if op.filters.is_empty() {
         return Err(Refusal::bad(262_212, "A query is needed to say which volumes are meant"));
     }
+    let body = plain_keys(&op.body);
+    if let Some(key) = body.as_object().into_iter().flat_map(Map::keys).find(|key| hides(world, op, key)) {
+        return Err(unexpected(key));
+    }
     let chosen = select(world, op)?;
     let (mut rows, mut said) = (Vec::new(), String::new());
     for (at, shown) in chosen {
@@ -96,6 +109,10 @@ fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     Ok(Effect { rows, cli_output: Some(said), next: None })
 }
 
+fn unexpected(argument: &str) -> Refusal {
+    Refusal::bad(262_179, format!("Unexpected argument \"{argument}\"")).about(argument)
+}
+
 fn modify(world: &World, row: &mut Value, shown: &Value, body: &Value) -> Result<(), Refusal> {
     let mut body = plain_keys(body);
     coerce(&mut body, shown);
@@ -109,7 +126,7 @@ fn modify(world: &World, row: &mut Value, shown: &Value, body: &Value) -> Result
             "policy" => row["nas"]["export_policy"] = json!({ "name": value }),
             "junction_path" => row["nas"]["path"] = value.clone(),
             other => {
-                return Err(Refusal::bad(262_179, format!("Unexpected argument \"{other}\"")).about(other));
+                return Err(unexpected(other));
             }
         }
     }

@@ -153,6 +153,11 @@ impl Fake {
         result
     }
 
+    /// Ends all jobs now, as if their time had come: [`World::jobs_take`] an hour, and a test need not race with them.
+    pub fn end_jobs(&self) {
+        self.state.end_jobs();
+    }
+
     /// Every request so far, in the order of their ends.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {

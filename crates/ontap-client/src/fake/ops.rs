@@ -289,7 +289,7 @@ pub(super) fn refuse_unknown(world: &World, op: &Op, field: &str) -> Result<(), 
         return Ok(());
     }
     let new = field == "is_preserve_unlink_enabled" && !cli::knows_preserve_unlink(world);
-    if new || world.unknown_fields.iter().any(|unknown| unknown == field) {
+    if new || cli::hides(world, op, field) || world.unknown_fields.iter().any(|unknown| unknown == field) {
         let text = format!("The value \"{field}\" is invalid for field \"fields\" (<field,...>)");
         return Err(Refusal::bad(262_197, text).about("fields"));
     }

@@ -90,6 +90,11 @@ impl State {
         self.changes.send_modify(|generation| *generation += 1);
     }
 
+    pub(super) fn end_jobs(&self) {
+        self.lock().end_jobs();
+        self.changed();
+    }
+
     /// Says again at `at` that something may be different, because then something is.
     fn changed_at(self: &Arc<Self>, at: Instant) {
         let state = Arc::clone(self);
@@ -332,6 +337,11 @@ impl Inner {
         for job in &pending.jobs {
             self.world.update(Table::Jobs, &[("uuid", job)], ended.clone());
         }
+    }
+
+    /// Ends all jobs as if their time had come.
+    fn end_jobs(&mut self) {
+        std::mem::take(&mut self.pending).into_iter().for_each(|pending| self.finish(pending));
     }
 
     fn succeeded(&self, jobs: &[String]) -> bool {

@@ -27,6 +27,8 @@ pub struct World {
     pub(super) lag: Option<Duration>,
     /// Fields that this release does not know.
     pub(super) unknown_fields: Vec<String>,
+    /// Fields of the command line that admin privilege does not know.
+    pub(super) advanced_fields: Vec<String>,
     /// Clients that start to use a volume as soon as it exists: (volume, client, LIF).
     guests: Vec<(String, IpAddr)>,
     counter: u64,
@@ -55,6 +57,7 @@ impl Default for World {
             verdicts: BTreeMap::new(),
             lag: None,
             unknown_fields: Vec::new(),
+            advanced_fields: Vec::new(),
             guests: Vec::new(),
             counter: 0,
             job_time: Duration::ZERO,
@@ -101,6 +104,11 @@ impl World {
     /// This release does not know `field`: `fields=` and queries that name it are refused.
     pub fn does_not_know(&mut self, field: &str) {
         self.unknown_fields.push(field.to_owned());
+    }
+
+    /// Lets the command line know `field` (with `_` for `-`) only with advanced privilege.
+    pub fn needs_advanced(&mut self, field: &str) {
+        self.advanced_fields.push(field.to_owned());
     }
 
     /// How long every job takes. Zero: a job has ended before its request is answered.

@@ -9,7 +9,7 @@ use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Ask, Repeat};
+use crate::send::{Answer, Ask, Repeat};
 use crate::value;
 
 /// Which commands may be used.
@@ -104,7 +104,8 @@ impl Client {
     }
 
     /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not rename it
-    /// to `.nfs…` instead. `None`: ONTAP does not say. ONTAP 9.12.1, by the passthrough.
+    /// to `.nfs…` instead. `None`: ONTAP does not say. Asked as admin first, and then with advanced privilege, since
+    /// which one is needed differs. ONTAP 9.12.1, by the passthrough.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::NothingMatched`] if there is no such volume.
@@ -126,10 +127,8 @@ impl Client {
         let (call, first) = (self.call(), ask(Privilege::Admin)?);
         let request = first.request();
         if let Err(error) = call.cli_modify(first).await {
-            let refused =
-                error.refusal().is_some_and(|refusal| refusal.status == 400) || error.is_permission();
             // What may be in force already must not be forgotten over a second answer.
-            if !refused || error.is_unconfirmed() {
+            if !wants_privilege(&error) || error.is_unconfirmed() {
                 return Err(error);
             }
             // If that fails too, the second answer is the one about the parameter, which admin may not even see.
@@ -150,24 +149,42 @@ struct PreserveUnlink {
     is_preserve_unlink_enabled: Option<bool>,
 }
 
+/// Whether more privilege may help: what a level does not offer, it refuses as unknown or as denied.
+fn wants_privilege(error: &Error) -> bool {
+    // The passthrough may refuse with a good status, too.
+    error.is_permission() || error.refusal().is_some_and(|refusal| matches!(refusal.status, 200 | 400))
+}
+
+fn done(answer: &Answer) -> Result<CliDone> {
+    if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
+}
+
 impl Call<'_> {
     /// Runs a command that changes something, and follows its job.
     async fn cli_change(&self, ask: Ask) -> Result<CliDone> {
-        let answer = self.change(ask).await?;
-        if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
+        done(&self.change(ask).await?)
     }
 
     async fn cli_modify(&self, ask: Ask) -> Result<CliDone> {
-        let request = ask.request();
-        let done = self.cli_change(ask).await?;
-        if done.num_records == Some(0) { Err(Error::NothingMatched { request }) } else { Ok(done) }
+        let answer = self.change(ask).await?;
+        let done = done(&answer)?;
+        if done.num_records == Some(0) {
+            return Err(answer.ending(Error::NothingMatched { request: answer.request.clone() }));
+        }
+        Ok(done)
     }
 
     async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {
         let query = Query::new().equal("vserver", svm)?.equal("volume", volume)?;
         let query = query.fields(&["is-preserve-unlink-enabled"]);
         let request = Ask::get(self.client.url(&path("volume"), &query)?).request();
-        let found: Vec<PreserveUnlink> = self.list_plain(&path("volume"), query).await?;
+        let as_admin: Result<Vec<PreserveUnlink>> = self.list_plain(&path("volume"), query.clone()).await;
+        let found = match as_admin {
+            Err(error) if wants_privilege(&error) => {
+                self.list_plain(&path("volume"), Privilege::Advanced.on(query)).await?
+            }
+            found => found?,
+        };
         match found.as_slice() {
             [] => Err(Error::NothingMatched { request }),
             [one] => Ok(one.is_preserve_unlink_enabled),

@@ -48,7 +48,7 @@ pub struct ActiveConnection {
 pub struct ConnectionQuery<'a> {
     /// The SVM's name.
     pub svm: &'a str,
-    /// The client's address.
+    /// The client's IP address, in any spelling.
     pub remote_ip: Option<&'a str>,
     /// What is served, for instance `nfs*`, in ONTAP's query language.
     pub service: Option<&'a str>,
@@ -63,12 +63,14 @@ impl Client {
     /// `/api/private/cli/network/connections`.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error).
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's address is
+    /// none.
     pub async fn active_connections(
         &self,
         which: &ConnectionQuery<'_>,
     ) -> Result<Visibility<Vec<ActiveConnection>>> {
-        let mut query = Query::new().equal("vserver", which.svm)?.maybe("remote-ip", which.remote_ip)?;
+        let mut query =
+            Query::new().equal("vserver", which.svm)?.maybe_address("remote-ip", which.remote_ip)?;
         if let Some(service) = which.service {
             query = query.raw("service", service);
         }

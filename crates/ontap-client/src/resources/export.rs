@@ -176,11 +176,7 @@ impl Client {
     /// # Errors
     /// As every call, see [`Error`].
     pub async fn export_rules(&self, policy: u64) -> Result<Vec<ExportRule>> {
-        let id = policy.to_string();
-        let mut rules: Vec<ExportRule> =
-            self.call().list(&[POLICIES, &[&id, "rules"]].concat(), Query::new().fields(RULE)).await?;
-        rules.sort_by_key(|rule| rule.index);
-        Ok(rules)
+        self.call().export_rules(policy).await
     }
 
     /// One rule of a policy. ONTAP 9.6.
@@ -188,7 +184,8 @@ impl Client {
     /// # Errors
     /// As every call, see [`Error`].
     pub async fn export_rule(&self, policy: u64, index: u64) -> Result<ExportRule> {
-        self.call().export_rule(policy, index).await
+        let (id, at) = (policy.to_string(), index.to_string());
+        self.call().get(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new().fields(RULE)).await
     }
 
     /// Makes a rule, and returns its index where ONTAP tells it. With the index of another rule it is put before that
@@ -206,28 +203,68 @@ impl Client {
     }
 
     /// Makes a rule be for these clients and no other, in one step: there is no moment at which neither the old nor
-    /// the new list holds. Then reads it back. ONTAP 9.6.
+    /// the new list holds. Returns all rules of the policy, as read back in one answer. ONTAP 9.6.
     ///
-    /// Reading back shows what is configured. Each node may still go by its access cache.
+    /// `rule` is the rule as the caller has read it. An index alone is no key, since a rule that is put before it
+    /// moves it: so the rules are read before each attempt, and nothing is sent unless this one is still as it was.
+    /// Between that and the change there is a moment that ONTAP offers no lock for; what happened in it shows when
+    /// the rules are read back.
+    ///
+    /// An attempt that hung may be taken up after the one that was confirmed, and set the same clients again over a
+    /// later change: so read the rules once more when the attempt limit has passed since.
+    ///
+    /// To take a broker over, do not put the new owner in the place of the old one: leave nobody whom the old owner
+    /// could be, see to it that this bites and break the locks, and only then let the new owner in. Reading back shows
+    /// what is configured, and each node may still go by its access cache: see
+    /// [`flush_access_cache`](Self::flush_access_cache).
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::NotApplied`] if ONTAP said that it was done and it was not;
-    /// [`Error::Usage`] without clients, since ONTAP would not know what is meant.
-    pub async fn replace_clients(&self, policy: u64, index: u64, clients: &[&str]) -> Result<ExportRule> {
+    /// As every call, see [`Error`]. [`Error::NotApplied`] if afterwards the rule is another one, is not for these
+    /// clients, or if another rule names a client that was to lose its access here; a rule for a subnet or netgroup
+    /// that the client is in is not found out. [`Error::Usage`] without clients, since ONTAP would not know what is
+    /// meant, and if the rule is no longer as it was read.
+    pub async fn replace_clients(
+        &self,
+        policy: u64,
+        rule: &ExportRule,
+        clients: &[&str],
+    ) -> Result<Vec<ExportRule>> {
         if clients.is_empty() {
             return Err(Error::usage("an export rule must have a client; to let nobody in, delete the rule"));
         }
-        let (id, at) = (policy.to_string(), index.to_string());
+        let (id, at) = (policy.to_string(), rule.index.to_string());
         let url = self.url(&[POLICIES, &[&id, "rules", &at]].concat(), &Query::new())?;
-        let ask = Ask::patch(url, json!({ "clients": matches(clients) }), Repeat::Safe);
+        let body = json!({ "clients": matches(clients) });
+        let ask = Ask { only_once: true, ..Ask::patch(url, body, Repeat::Safe) };
         let (call, request) = (self.call(), ask.request());
-        call.change(ask).await?;
-        let rule = call.export_rule(policy, index).await.map_err(after_change(request.clone()))?;
-        if rule.is_for(clients) {
-            return Ok(rule);
+        let (mut attempts, mut is_open) = (0, false);
+        loop {
+            let in_doubt = |error| if is_open { after_change(request.clone())(error) } else { error };
+            let rules = call.export_rules(policy).await.map_err(in_doubt)?;
+            if is_open && replaced(&rules, rule, clients).is_ok() {
+                return Ok(rules);
+            }
+            if !rules.contains(rule) {
+                let what =
+                    format!("rule {at} of export policy {id} is no longer as it was read; read it again");
+                return Err(in_doubt(Error::usage(what)));
+            }
+            attempts += 1;
+            match call.change(ask.clone()).await {
+                Ok(_) => break,
+                Err(error) if error.is_passing() => {
+                    let error = in_doubt(error);
+                    is_open |= error.is_unconfirmed();
+                    call.pause(attempts, error).await?;
+                }
+                Err(error) => return Err(in_doubt(error)),
+            }
         }
-        let has: Vec<_> = rule.clients.iter().map(|client| client.pattern.as_str()).collect();
-        Err(Error::NotApplied { request, what: format!("the rule is for {}", has.join(", ")) })
+        let rules = call.export_rules(policy).await.map_err(after_change(request.clone()))?;
+        match replaced(&rules, rule, clients) {
+            Ok(()) => Ok(rules),
+            Err(what) => Err(Error::NotApplied { request, what }),
+        }
     }
 
     /// Deletes a rule. Not repeated if the answer is lost, since another rule may have moved to its index. ONTAP 9.6.
@@ -246,10 +283,38 @@ impl Call<'_> {
         self.find(POLICIES, query).await
     }
 
-    async fn export_rule(&self, policy: u64, index: u64) -> Result<ExportRule> {
-        let (id, at) = (policy.to_string(), index.to_string());
-        self.get(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new().fields(RULE)).await
+    async fn export_rules(&self, policy: u64) -> Result<Vec<ExportRule>> {
+        let id = policy.to_string();
+        let mut rules: Vec<ExportRule> =
+            self.list(&[POLICIES, &[&id, "rules"]].concat(), Query::new().fields(RULE)).await?;
+        rules.sort_by_key(|rule| rule.index);
+        Ok(rules)
     }
+}
+
+/// Whether `was` is now for `clients`, and nobody who was to lose access has it by another rule; if not, why.
+fn replaced(rules: &[ExportRule], was: &ExportRule, clients: &[&str]) -> Result<(), String> {
+    let index = was.index;
+    let Some(is) = rules.iter().find(|rule| rule.index == index) else {
+        return Err(format!("there is no rule {index} any more"));
+    };
+    let patterns =
+        |rule: &ExportRule| -> Vec<_> { rule.clients.iter().map(|client| client.pattern.clone()).collect() };
+    if !is.is_for(clients) {
+        return Err(format!("rule {index} is for {}", patterns(is).join(", ")));
+    }
+    if (ExportRule { clients: was.clients.clone(), ..is.clone() }) != *was {
+        return Err(format!("rule {index} is another rule now, or was changed meanwhile"));
+    }
+    let kept: BTreeSet<_> = clients.iter().copied().map(canonical).collect();
+    let lost: BTreeSet<_> =
+        patterns(was).iter().map(|one| canonical(one)).filter(|one| !kept.contains(one)).collect();
+    for rule in rules.iter().filter(|rule| rule.index != index) {
+        if let Some(still) = patterns(rule).iter().find(|one| lost.contains(&canonical(one))) {
+            return Err(format!("rule {} is for {still}", rule.index));
+        }
+    }
+    Ok(())
 }
 
 fn whole_number(value: &Value) -> Option<u64> {

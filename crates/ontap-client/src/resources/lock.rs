@@ -172,9 +172,10 @@ pub struct Lock {
 pub struct LockQuery<'a> {
     /// The SVM's name.
     pub svm: &'a str,
-    /// The volume's name; of a FlexGroup, its own name and not that of a constituent.
+    /// The volume's name. Whether locks in a FlexGroup carry its own name or that of a constituent is not
+    /// established: ask without it there.
     pub volume: Option<&'a str>,
-    /// The address of who holds them.
+    /// The IP address of who holds them, in any spelling.
     pub client_address: Option<&'a str>,
     /// By which protocol.
     pub protocol: Option<&'a LockProtocol>,
@@ -191,7 +192,7 @@ impl<'a> LockQuery<'a> {
         Query::new()
             .equal("svm.name", self.svm)?
             .maybe("volume.name", self.volume)?
-            .maybe("client_address", self.client_address)?
+            .maybe_address("client_address", self.client_address)?
             .maybe("protocol", self.protocol.map(LockProtocol::as_str))
     }
 }
@@ -218,8 +219,11 @@ const FIELDS: &[&str] = &[
 impl Client {
     /// The locks that match. ONTAP 9.10.1.
     ///
+    /// That there are none proves something only if the SVM and the volume are there by these names, and the address
+    /// is the one that the mount uses: ONTAP does not say that a name matches nothing. So look both up first.
+    ///
     /// # Errors
-    /// As every call, see [`Error`].
+    /// As every call, see [`Error`]; [`Error::Usage`] if the client's address is none.
     pub async fn locks(&self, which: &LockQuery<'_>) -> Result<Vec<Lock>> {
         self.call().list(PATH, which.query()?.fields(FIELDS)).await
     }
@@ -233,11 +237,13 @@ impl Client {
         self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
     }
 
-    /// Breaks all locks that match, and says how many ONTAP counted. Read them again afterwards: a holder that is not
-    /// fenced takes them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    /// Breaks all locks that match, and says how many ONTAP counted. If ONTAP stops at one that has gone by itself, it
+    /// goes on until none is left or the time is up. Read them again afterwards: a holder that is not fenced takes
+    /// them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Usage`] if neither a
+    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Unconfirmed`] also
+    /// for a refusal that may be about one lock after others were broken; [`Error::Usage`] if neither a
     /// volume nor a client is named, since that would break the locks of everyone in the SVM.
     pub async fn break_locks(&self, which: &LockQuery<'_>) -> Result<u64> {
         if which.volume.is_none() && which.client_address.is_none() {

@@ -82,7 +82,7 @@ pub struct NfsClientQuery<'a> {
     pub svm: &'a str,
     /// The volume's name.
     pub volume: Option<&'a str>,
-    /// The address that its mount uses.
+    /// The IP address that its mount uses, in any spelling.
     pub client_ip: Option<&'a str>,
 }
 
@@ -101,15 +101,17 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Client {
-    /// Who has been using NFS. ONTAP 9.7.
+    /// Who has been using NFS. ONTAP 9.7. That nobody matches proves something only if the SVM and the volume are
+    /// there by these names.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error).
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's address is
+    /// none.
     pub async fn nfs_clients(&self, which: &NfsClientQuery<'_>) -> Result<Vec<NfsClient>> {
         let query = Query::new()
             .equal("svm.name", which.svm)?
             .maybe("volume.name", which.volume)?
-            .maybe("client_ip", which.client_ip)?;
+            .maybe_address("client_ip", which.client_ip)?;
         self.call().list(&["protocols", "nfs", "connected-clients"], query.fields(FIELDS)).await
     }
 

@@ -24,23 +24,99 @@ fn fault(status: u16, code: &str) -> Reply {
     Reply::Json(status, json!({ "error": { "code": code, "message": "no" } }))
 }
 
+fn rule(index: u64, clients: &[&str]) -> Value {
+    let clients: Vec<_> = clients.iter().map(|client| json!({ "match": client })).collect();
+    json!({ "index": index, "clients": clients, "rw_rule": ["sys"] })
+}
+
+fn as_read(rule: &Value) -> ExportRule {
+    serde_json::from_value(rule.clone()).unwrap()
+}
+
+/// A server whose policy has the rules `before`, until a PATCH after which it has those `after`.
+async fn rules(before: Value, patch: Vec<Reply>, after: Value) -> Server {
+    let mut patches = 0;
+    Server::start(move |_, seen| match seen.method.as_str() {
+        "GET" => records(if patches < patch.len() { before.clone() } else { after.clone() }),
+        _ => {
+            patches += 1;
+            patch[patches - 1].clone()
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn clients_of_a_rule_are_replaced_in_one_request_and_read_back() {
-    let read = json!({ "index": 1, "clients": [{ "match": "10.0.0.102" }], "rw_rule": ["sys"] });
-    let server = Server::of(vec![ok(json!({})), ok(read)]).await;
-    let rule = server.client().replace_clients(12884901890, 1, &["10.0.0.102"]).await.unwrap();
-    assert!(rule.is_for(&["10.0.0.102"]));
+    let (old, new) = (rule(1, &["10.0.0.101"]), rule(1, &["10.0.0.102"]));
+    let other = rule(2, &["10.9.9.9"]);
+    let server = rules(json!([other, old]), vec![ok(json!({}))], json!([new, other])).await;
+    let rules = server.client().replace_clients(12884901890, &as_read(&old), &["10.0.0.102"]).await.unwrap();
+    assert!(rules.len() == 2 && rules[0].is_for(&["10.0.0.102"]));
     let seen = server.seen();
-    assert!(seen[0].is("PATCH", "/api/protocols/nfs/export-policies/12884901890/rules/1"));
-    assert_eq!(seen[0].body, json!({ "clients": [{ "match": "10.0.0.102" }] }));
-    assert!(seen[1].is("GET", "/api/protocols/nfs/export-policies/12884901890/rules/1"));
+    assert!(seen[0].is("GET", "/api/protocols/nfs/export-policies/12884901890/rules"));
+    assert!(seen[1].is("PATCH", "/api/protocols/nfs/export-policies/12884901890/rules/1"));
+    assert_eq!(seen[1].body, json!({ "clients": [{ "match": "10.0.0.102" }] }));
+    assert!(seen[2].is("GET", "/api/protocols/nfs/export-policies/12884901890/rules"));
+    assert_eq!(seen.len(), 3);
+}
+
+#[tokio::test]
+async fn a_rule_that_has_moved_is_not_overwritten() {
+    let old = rule(1, &["10.0.0.101"]);
+    let moved = json!([rule(1, &["10.9.9.9"]), rule(2, &["10.0.0.101"])]);
+    let server = rules(moved.clone(), vec![ok(json!({}))], moved.clone()).await;
+    let error = server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap_err();
+    assert!(matches!(error, Error::Usage { .. }), "{error:?}");
+    assert!(server.seen().iter().all(|seen| seen.method == "GET"));
+
+    // Nor by a repetition, whether the first attempt was taken up or not.
+    for passing in
+        [Reply::Json(429, json!({ "error": { "code": "262160", "message": "busy" } })), Reply::Drop]
+    {
+        let is_open = matches!(passing, Reply::Drop);
+        let server = rules(json!([old]), vec![passing], moved.clone()).await;
+        let error = server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap_err();
+        assert_eq!(error.is_unconfirmed(), is_open, "{error:?}");
+        assert_eq!(server.seen().iter().filter(|seen| seen.method == "PATCH").count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_replacement_is_looked_up_before_it_is_repeated() {
+    let (old, new) = (rule(1, &["10.0.0.101"]), rule(1, &["10.0.0.102"]));
+    let server = rules(json!([old]), vec![Reply::Drop], json!([new])).await;
+    server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap();
+    let methods: Vec<_> = server.seen().into_iter().map(|seen| seen.method).collect();
+    assert_eq!(methods, ["GET", "PATCH", "GET"], "it was in force");
+    let server = rules(json!([old]), vec![Reply::Drop, ok(json!({}))], json!([new])).await;
+    server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap();
+    let methods: Vec<_> = server.seen().into_iter().map(|seen| seen.method).collect();
+    assert_eq!(methods, ["GET", "PATCH", "GET", "PATCH", "GET"], "it was not");
+}
+
+#[tokio::test]
+async fn an_owner_that_lives_on_in_another_rule_is_found_out() {
+    let old = rule(1, &["10.0.0.101"]);
+    let mut changed = rule(1, &["10.0.0.102"]);
+    changed["rw_rule"] = json!(["any"]);
+    for after in [
+        json!([rule(1, &["10.0.0.102"]), rule(2, &["10.9.9.9", "10.0.0.101"])]),
+        json!([changed]),
+        json!([rule(2, &["10.0.0.102"])]),
+        json!([]),
+    ] {
+        let server = rules(json!([old]), vec![ok(json!({}))], after).await;
+        let error = server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap_err();
+        assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_success_that_is_a_lie_is_found_out() {
-    let old = json!({ "index": 1, "clients": [{ "match": "10.0.0.101" }] });
-    let server = Server::of(vec![ok(json!({})), ok(old)]).await;
-    let error = server.client().replace_clients(7, 1, &["10.0.0.102"]).await.unwrap_err();
+    let old = rule(1, &["10.0.0.101"]);
+    let server = rules(json!([old]), vec![ok(json!({}))], json!([old])).await;
+    let error = server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap_err();
     assert!(matches!(&error, Error::NotApplied { what, .. } if what.contains("10.0.0.101")), "{error:?}");
 
     let old =
@@ -62,8 +138,9 @@ async fn a_success_that_is_a_lie_is_found_out() {
 
 #[tokio::test]
 async fn if_reading_back_fails_the_change_is_unconfirmed() {
-    let server = Server::of(vec![ok(json!({})), fault(403, "6")]).await;
-    let error = server.client().replace_clients(7, 1, &["10.0.0.102"]).await.unwrap_err();
+    let old = rule(1, &["10.0.0.101"]);
+    let server = Server::of(vec![records(json!([old])), ok(json!({})), fault(403, "6")]).await;
+    let error = server.client().replace_clients(7, &as_read(&old), &["10.0.0.102"]).await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
 }
 
@@ -72,7 +149,7 @@ async fn what_cannot_be_meant_is_not_sent() {
     let server = Server::of(vec![ok(json!({}))]).await;
     let client = server.client();
     for error in [
-        client.replace_clients(7, 1, &[]).await.unwrap_err(),
+        client.replace_clients(7, &as_read(&rule(1, &["10.0.0.101"])), &[]).await.unwrap_err(),
         client.update_volume("v1", &VolumeChange::default()).await.unwrap_err(),
         client.update_nfs_service("u1", &Default::default()).await.unwrap_err(),
         // These would be all volumes, or something else altogether.
@@ -154,6 +231,7 @@ async fn preserve_unlink_is_tried_with_more_privilege_and_read_back() {
     let server = Server::of(vec![
         fault(400, "262179"),
         ok(json!({ "num_records": 1, "cli_output": "" })),
+        fault(400, "262197"),
         records(json!([{ "vserver": "svm1", "volume": "kafka01", "is_preserve_unlink_enabled": "true" }])),
     ])
     .await;
@@ -165,7 +243,10 @@ async fn preserve_unlink_is_tried_with_more_privilege_and_read_back() {
         "/api/private/cli/volume?vserver=svm1&volume=kafka01&privilege_level=advanced"
     );
     assert_eq!(seen[1].body, json!({ "is-preserve-unlink-enabled": true }));
-    assert!(!seen[2].target.contains("ignore_unknown_fields"), "{}", seen[2].target);
+    let read =
+        "/api/private/cli/volume?vserver=svm1&volume=kafka01&fields=is-preserve-unlink-enabled".to_owned();
+    assert_eq!(seen[2].target, read);
+    assert_eq!(seen[3].target, format!("{read}&privilege_level=advanced"));
 }
 
 #[tokio::test]

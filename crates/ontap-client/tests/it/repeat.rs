@@ -99,7 +99,7 @@ async fn a_call_returns_within_its_deadline() {
 #[tokio::test]
 async fn an_attempt_that_hangs_does_not_cost_the_whole_deadline() {
     let server = Server::of(vec![Reply::Hang, svms()]).await;
-    let client = server.builder().attempt_limit(Duration::from_millis(100)).build().unwrap();
+    let client = server.builder().attempt_limit(Duration::from_secs(1)).build().unwrap();
     client.svms().await.unwrap();
 }
 
@@ -134,7 +134,7 @@ async fn an_absolute_change_is_repeated_after_a_lost_reply() {
     let server = Server::of(vec![Reply::Drop, Reply::Json(200, json!({}))]).await;
     server.client().update_nfs_service("u1", &lease()).await.unwrap();
     let seen = server.seen();
-    assert_eq!((seen.len(), &seen[0].body), (2, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
+    assert_eq!((seen.len(), &seen[0].body), (3, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
     assert_eq!(seen[0].body, seen[1].body);
 }
 
@@ -152,6 +152,24 @@ async fn once_lost_a_change_stays_unconfirmed_whatever_comes_after() {
 }
 
 #[tokio::test]
+async fn once_lost_a_change_stays_unconfirmed_even_if_a_good_status_says_no() {
+    let refused = json!({ "num_records": 0, "error": { "code": "917658", "message": "must be offline" } });
+    for no in [refused, json!({ "num_records": 0, "cli_output": "" })] {
+        let server = Server::of(vec![Reply::Drop, Reply::Json(200, no.clone())]).await;
+        let error = server.client().set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
+        assert!(error.is_unconfirmed(), "{error:?}");
+        let server = Server::of(vec![Reply::Json(200, no)]).await;
+        let error = server.client().set_preserve_unlink("svm1", "kafka01", true).await.unwrap_err();
+        assert!(!error.is_unconfirmed(), "{error:?}");
+    }
+    let begun = Reply::Json(202, json!({ "job": { "uuid": "j1" } }));
+    let failed = json!({ "uuid": "j1", "state": "failure", "code": 917536, "message": "busy" });
+    let server = Server::of(vec![Reply::Drop, begun, Reply::Json(200, failed)]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(error.is_unconfirmed() && error.is_in_use(), "{error:?}");
+}
+
+#[tokio::test]
 async fn what_is_gone_is_deleted() {
     let gone = Reply::Json(404, fault(json!("4"), "entry doesn't exist"));
     for replies in [vec![gone.clone()], vec![Reply::Drop, gone.clone()]] {
@@ -162,6 +180,32 @@ async fn what_is_gone_is_deleted() {
     let error = server.client().delete_export_rule(7, 1).await.unwrap_err();
     assert!(error.is_unconfirmed());
     assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn what_only_a_gateway_does_not_know_is_not_deleted() {
+    let gateway = Reply::Text(404, "<html>no such page</html>");
+    let server = Server::of(vec![gateway.clone()]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(!error.is_not_found() && error.kind() == "api", "{error:?}");
+    let error = server.client().break_lock("l1").await.unwrap_err();
+    assert_eq!(error.kind(), "api", "{error:?}");
+    let error = Server::of(vec![Reply::Drop, gateway]).await.client().break_lock("l1").await.unwrap_err();
+    assert!(error.is_unconfirmed() && !error.is_not_found(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_deletion_whose_job_found_nothing_is_read_back() {
+    let begun = Reply::Json(202, json!({ "job": { "uuid": "j1" } }));
+    let failed = json!({ "uuid": "j1", "state": "failure", "code": 4, "message": "entry doesn't exist" });
+    let gone = Reply::Json(404, fault(json!("4"), "entry doesn't exist"));
+    let there = Reply::Json(200, json!({ "uuid": "v1", "name": "kafka01" }));
+    for (read, is_deleted) in [(gone, true), (there, false), (Reply::Text(404, "<html>"), false)] {
+        let server = Server::of(vec![begun.clone(), Reply::Json(200, failed.clone()), read]).await;
+        let outcome = server.client().delete_volume("v1").await;
+        assert_eq!(outcome.is_ok(), is_deleted, "{outcome:?}");
+        assert!(server.seen()[2].is("GET", "/api/storage/volumes/v1"));
+    }
 }
 
 #[tokio::test]

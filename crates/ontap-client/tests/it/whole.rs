@@ -79,6 +79,16 @@ async fn a_list_that_is_not_whole_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_refusal_with_a_good_status_is_no_partial_list() {
+    let refused = json!({ "num_records": 0, "error": { "code": "6", "message": "not authorized" } });
+    let error = names(vec![Reply::Json(200, refused.clone())]).await.unwrap_err();
+    assert!(error.is_permission() && !error.is_passing() && error.code() == Some(6), "{error:?}");
+    let first = Reply::Json(200, page(&["x"], Some("/api/svm/svms?start=x")));
+    let error = names(vec![first, Reply::Json(200, refused)]).await.unwrap_err();
+    assert!(matches!(error, Error::Partial { got: 1, .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn two_where_one_was_asked_for_are_an_error() {
     let server = Server::of(vec![Reply::Json(200, page(&["a", "b"], None))]).await;
     let error = server.client().svm("a").await.unwrap_err();
@@ -94,6 +104,10 @@ fn accepted() -> Reply {
 
 /// A server that takes a volume and then tells this of its job.
 async fn volume(jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
+    volume_within(Duration::from_secs(30), jobs).await
+}
+
+async fn volume_within(limit: Duration, jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
     let mut jobs = jobs.into_iter();
     let mut last = Reply::Drop;
     let server = Server::start(move |_, seen| {
@@ -107,8 +121,7 @@ async fn volume(jobs: Vec<Reply>) -> Result<ontap_client::Volume, Error> {
         Reply::Json(200, page(&["kafka01"], None))
     })
     .await;
-    let client = server.client().within(Duration::from_secs(2));
-    client.create_volume(&NewVolume::new("svm1", "kafka01", "aggr1")).await
+    server.client().within(limit).create_volume(&NewVolume::new("svm1", "kafka01", "aggr1")).await
 }
 
 fn job(more: Value) -> Reply {
@@ -148,7 +161,8 @@ async fn a_job_that_failed_is_an_error_with_its_code() {
 
 #[tokio::test]
 async fn a_job_whose_end_is_not_seen_is_unconfirmed() {
-    let error = volume(vec![job(json!({ "state": "running" }))]).await.unwrap_err();
+    let running = vec![job(json!({ "state": "running" }))];
+    let error = volume_within(Duration::from_secs(2), running).await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
     let shown = std::error::Error::source(&error).unwrap().to_string();
     assert!(shown.contains("job j1 is running"), "{shown}");
@@ -190,6 +204,37 @@ async fn every_job_of_a_change_of_many_is_followed() {
 }
 
 #[tokio::test]
+async fn what_is_accepted_without_a_job_is_not_done() {
+    for body in [json!({}), json!({ "jobs": [] }), Value::Null] {
+        let server = Server::of(vec![Reply::Json(202, body)]).await;
+        let error = server.client().delete_volume("v1").await.unwrap_err();
+        assert!(error.is_unconfirmed(), "{error:?}");
+    }
+    let none = json!({ "num_records": 0, "jobs": [] });
+    let server = Server::of(vec![Reply::Json(202, none)]).await;
+    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn failures_beside_what_was_done_are_not_overlooked() {
+    let body = json!({ "uuid": "v1", "name": "v", "errors": [{ "code": "65552", "message": "node-02" }] });
+    let server = Server::of(vec![Reply::Json(200, body)]).await;
+    let error = server.client().delete_volume("v1").await.unwrap_err();
+    assert!(error.is_unconfirmed(), "{error:?}");
+    let error = server.client().export_rule(7, 1).await.unwrap_err();
+    assert!(matches!(&error, Error::Partial { why, .. } if why.contains("node-02")), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_say_what_was_deleted_is_unconfirmed() {
+    let server = Server::of(vec![Reply::Json(200, json!({ "_links": "none" }))]).await;
+    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let error = server.client().break_locks(&which).await.unwrap_err();
+    assert!(error.is_unconfirmed(), "{error:?}");
+}
+
+#[tokio::test]
 async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
     let more = json!({ "num_records": 3, "_links": { "next": { "href": "/api/protocols/locks?start=3" } } });
     let denied = json!({ "error": { "code": "6", "message": "denied" } });
@@ -197,6 +242,63 @@ async fn once_some_locks_are_broken_a_failure_is_unconfirmed() {
     let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
     let error = server.client().break_locks(&which).await.unwrap_err();
     assert!(error.is_unconfirmed() && error.is_permission(), "{error:?}");
+}
+
+/// A server that answers each DELETE with the next of these, and has so many locks at each GET.
+async fn locks(deletions: Vec<Reply>, left: Vec<usize>) -> Server {
+    let (mut deletions, mut left) = (deletions.into_iter(), left.into_iter());
+    Server::start(move |_, seen| match seen.method.as_str() {
+        "DELETE" => deletions.next().unwrap(),
+        _ => {
+            let records = vec![json!({ "uuid": "l1" }); left.next().unwrap()];
+            Reply::Json(200, json!({ "num_records": records.len(), "records": records }))
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_lock_that_went_by_itself_does_not_end_the_breaking_of_the_others() {
+    let gone = Reply::Json(404, json!({ "error": { "code": "4", "message": "entry doesn't exist" } }));
+    let broken = Reply::Json(200, json!({ "num_records": 2 }));
+    let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
+    let server = locks(vec![gone.clone(), gone.clone(), broken], vec![3, 2]).await;
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 2);
+    let methods: Vec<_> = server.seen().into_iter().map(|seen| seen.method).collect();
+    assert_eq!(methods, ["DELETE", "GET", "DELETE", "GET", "DELETE"]);
+    assert!(server.seen().iter().all(|seen| seen.target.contains("svm1&client_address=10.0.0.101")));
+
+    let server = locks(vec![gone.clone()], vec![0]).await;
+    assert_eq!(server.client().break_locks(&which).await.unwrap(), 0);
+    // What a gateway says is no such answer.
+    let server = locks(vec![Reply::Text(404, "<html>")], vec![]).await;
+    assert!(server.client().break_locks(&which).await.unwrap_err().is_unconfirmed());
+
+    let server = Server::start(move |_, seen| match seen.method.as_str() {
+        "DELETE" => gone.clone(),
+        _ => Reply::Json(200, json!({ "num_records": 1, "records": [{ "uuid": "l1" }] })),
+    })
+    .await;
+    let error = server.client().within(Duration::from_millis(300)).break_locks(&which).await.unwrap_err();
+    assert!(error.is_unconfirmed(), "locks are left: {error:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_that_may_be_about_a_later_lock_leaves_it_open() {
+    let which = LockQuery { client_address: Some("10.0.0.101"), ..LockQuery::in_svm("svm1") };
+    for (status, code, is_open) in [
+        (403, "6", true),
+        (409, "8", true),
+        (400, "917536", true),
+        (400, "262179", false),
+        (401, "6691623", false),
+    ] {
+        let no = json!({ "error": { "code": code, "message": "no" } });
+        let server = Server::of(vec![Reply::Json(status, no)]).await;
+        let error = server.client().break_locks(&which).await.unwrap_err();
+        assert_eq!(error.is_unconfirmed(), is_open, "{error:?}");
+        assert_eq!(error.is_permission(), status == 403 || status == 401, "{error:?}");
+    }
 }
 
 #[tokio::test]

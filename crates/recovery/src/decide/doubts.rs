@@ -12,8 +12,9 @@ use crate::model::{
 use crate::policy::Mode;
 
 impl Case<'_> {
-    /// Every reason not to take the broker over. Empty means: act.
-    pub(super) fn objections(&self) -> Vec<HoldReason> {
+    /// Every reason not to take the broker over. Empty means: act. Whose turn it is matters no more once this host
+    /// has claimed it.
+    pub(super) fn objections(&self, claimed: bool) -> Vec<HoldReason> {
         let mut reasons = self.doubts();
         // Who succeeds a claimant knows already that the broker is to be taken over.
         if self.here.left_first && self.silent_claim().is_none() && !self.released() {
@@ -25,16 +26,23 @@ impl Case<'_> {
         reasons.extend(self.paused());
         reasons.extend(self.budget_spent());
         reasons.extend(self.unfenceable());
-        reasons.extend(self.others_first());
+        if !claimed {
+            reasons.extend(self.others_first());
+        }
         reasons.extend(self.ledger_trouble());
         reasons.extend(self.mode());
         reasons
     }
 
-    /// Every reason not to start a broker of this host again: only what concerns the host itself, for nobody else
-    /// is touched.
+    /// Every reason not to start a broker of this host again: only what concerns the host itself, unless a claimant has
+    /// to be fenced for it.
     pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
         let mut reasons: Vec<HoldReason> = self.storage_stalled().into_iter().collect();
+        let fences = self.standing.is_some_and(|s| s.writers.iter().any(|host| *host != self.topology.here));
+        if fences {
+            reasons.extend(self.blindness());
+            reasons.extend(self.carries());
+        }
         // Somebody starts it here already, such as its unit: it registers before it opens its listener.
         let heard =
             self.here.controller_silence.filter(|silence| *silence < self.policy.controller_silent_for);
@@ -44,7 +52,7 @@ impl Case<'_> {
         }
         // Whether it was stopped on purpose is seen in the list alone, unless it ended by itself.
         let ended = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Exited);
-        if !self.seen.metadata_fresh && !ended {
+        if !self.seen.metadata_fresh && !ended && !fences {
             reasons.push(HoldReason::MetadataBlind);
         }
         reasons.extend(self.paused());
@@ -140,12 +148,20 @@ impl Case<'_> {
     /// Another broker that is well on a host that would be fenced: the owner's, or a silent claimant's.
     fn carries(&self) -> Option<HoldReason> {
         let fenced = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
-        let well = |host: &HostName| {
-            let mut others = self.topology.brokers.keys().filter(|b| **b != self.broker);
-            others.find(|b| self.owner(**b) == Some(host) && self.seen.is_well(**b)).copied()
-        };
+        let others = || self.seen.brokers.keys().filter(|b| **b != self.broker);
+        let well =
+            |host: &HostName| others().find(|b| self.may_run(**b, host) && self.seen.is_well(**b)).copied();
         let mut carrying = fenced.filter_map(|host| Some((host, well(host)?)));
         carrying.next().map(|(host, broker)| HoldReason::HostCarries { host: host.clone(), broker })
+    }
+
+    fn may_run(&self, broker: BrokerId, host: &HostName) -> bool {
+        let Some(ledger) = &self.seen.ledger else { return self.owner(broker) == Some(host) };
+        let guarded = ledger.brokers.get(&broker).map(|standing| &standing.writers);
+        match guarded.or_else(|| ledger.others.get(&broker)) {
+            Some(hosts) => hosts.contains(host),
+            None => self.owner(broker) == Some(host),
+        }
     }
 
     /// Whether the broker was stopped for a switchover that came to nothing.
@@ -167,12 +183,9 @@ impl Case<'_> {
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let counts = |broker: BrokerId, attempt: &&Attempt| {
             let acked = self.orders().and_then(|orders| orders.acked_at(broker));
-            let asked_for = attempt.cause != Cause::Automatic || attempt.in_place;
-            let untouched = attempt.ended.as_deref() == Some("withdrawn");
             // The claim that is open is not another one.
             let open = attempt.ended.is_none() && attempt.by == self.topology.here;
-            let excused = asked_for || untouched || open;
-            attempt.at > since && acked.is_none_or(|acked| attempt.at > acked) && !excused
+            attempt.counts(since, acked) && !open
         };
         let used = |broker: &BrokerId, standing: &LedgerStanding| {
             standing.attempts.iter().filter(|attempt| counts(*broker, attempt)).count()

@@ -77,7 +77,7 @@ impl Case<'_> {
             return Decision::Suspect { clue };
         }
         let own = self.standing.is_some_and(|standing| standing.owner == self.topology.here);
-        let reasons = if own { self.objections_at_home() } else { self.objections() };
+        let reasons = if own { self.objections_at_home() } else { self.objections(true) };
         if reasons.is_empty() { Decision::Resume { epoch } } else { Decision::Hold { reasons } }
     }
 
@@ -138,7 +138,7 @@ impl Case<'_> {
         if let Some(clue) = self.too_early() {
             return Decision::Suspect { clue };
         }
-        let reasons = self.objections();
+        let reasons = self.objections(false);
         match self.standing {
             Some(standing) if reasons.is_empty() => {
                 Decision::TakeOver(self.takeover(standing, &standing.owner, Cause::Automatic))

@@ -11,7 +11,7 @@ use crate::model::{Broker, Candidate, HostName, LedgerStanding};
 impl Case<'_> {
     /// A better standby has `step_in_after` to act before the next one does.
     pub(super) fn others_first(&self) -> Option<HoldReason> {
-        let owns = self.owned_here();
+        let owns = self.carries_beside();
         if owns >= self.topology.standby.max_brokers {
             let hosts = self.other_candidates();
             let left = !hosts.is_empty();
@@ -28,7 +28,7 @@ impl Case<'_> {
         let mut ahead: Vec<_> = self
             .candidates()
             .into_iter()
-            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit)
+            .filter(|(_, candidate)| self.has_room(candidate))
             .map(|(host, candidate)| (self.order(candidate.rank, candidate.rack.as_ref()), host))
             .filter(|theirs| *theirs < ours)
             .collect();
@@ -57,9 +57,15 @@ impl Case<'_> {
         probe.lasting.saturating_sub(limit(probe, self.policy, self.refused_limit())).max(mixed)
     }
 
-    fn owned_here(&self) -> usize {
-        let brokers = self.seen.ledger.iter().flat_map(|ledger| ledger.brokers.values());
-        brokers.filter(|standing| standing.owner == self.topology.here).count()
+    /// Whether a peer could take the broker; that it is at it already does not count against it.
+    fn has_room(&self, candidate: &Candidate) -> bool {
+        let beside = candidate.carries.iter().filter(|id| **id != self.broker).count();
+        candidate.unfit.is_none() && beside < candidate.limit
+    }
+
+    /// How many other brokers are here already, or on their way.
+    fn carries_beside(&self) -> usize {
+        self.seen.carried(&self.topology.here).iter().filter(|id| **id != self.broker).count()
     }
 
     /// The other standbys of this broker that an agent answers for, but those that are suspected themselves or
@@ -78,10 +84,7 @@ impl Case<'_> {
 
     /// The other standbys that may yet take the broker over.
     pub(super) fn other_candidates(&self) -> BTreeSet<HostName> {
-        let able = self
-            .candidates()
-            .into_iter()
-            .filter(|(_, candidate)| candidate.unfit.is_none() && candidate.carries.len() < candidate.limit);
+        let able = self.candidates().into_iter().filter(|(_, candidate)| self.has_room(candidate));
         able.map(|(host, _)| host.clone()).collect()
     }
 

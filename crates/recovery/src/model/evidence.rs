@@ -113,6 +113,8 @@ pub struct LedgerReading {
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
     /// Brokers whose journals cannot be understood, with the reason.
     pub damaged: BTreeMap<BrokerId, String>,
+    /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
+    pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
     pub orders: Arc<Orders>,
 }
@@ -182,7 +184,7 @@ pub struct Candidate {
     pub rack: Option<String>,
     /// The brokers that it may take over.
     pub serves: BTreeSet<BrokerId>,
-    /// The brokers that it owns already.
+    /// The brokers that it owns already, or is taking over.
     pub carries: BTreeSet<BrokerId>,
     /// How many brokers it may own at once.
     pub limit: usize,

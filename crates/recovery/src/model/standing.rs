@@ -90,6 +90,17 @@ pub struct Attempt {
     pub time_to_isr: Option<Duration>,
 }
 
+impl Attempt {
+    /// Whether it uses up the budgets: an automatic takeover after `since` that touched something. Restarts in place
+    /// have a limit of their own, what people ask for has none, and `acked` clears what went before it.
+    #[must_use]
+    pub fn counts(&self, since: Timestamp, acked: Option<Timestamp>) -> bool {
+        let automatic = self.cause == Cause::Automatic && !self.in_place;
+        let untouched = self.ended.as_deref() == Some("withdrawn");
+        automatic && !untouched && self.at > since && acked.is_none_or(|acked| self.at > acked)
+    }
+}
+
 /// An open epoch, as a would-be successor saw it. The claim is refused if it has gone on since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Succession {

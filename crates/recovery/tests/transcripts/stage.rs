@@ -317,7 +317,7 @@ impl Stage {
         }
         if self.ledger_up {
             let (brokers, orders) = (self.standings.clone(), Arc::new(Orders(self.orders.clone())));
-            facts.push(Fact::Ledger(LedgerReading { brokers, damaged: BTreeMap::new(), orders }));
+            facts.push(Fact::Ledger(LedgerReading { brokers, orders, ..LedgerReading::default() }));
         }
         facts.extend(self.candidates.iter().map(|(host, candidate)| Fact::Peer(self.view(host, candidate))));
         for fact in facts {

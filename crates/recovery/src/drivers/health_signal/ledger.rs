@@ -5,23 +5,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
-use crate::model::{BrokerId, Evidence, Fact, HostName, LedgerReading, LedgerStanding};
+use crate::model::{BrokerId, Endpoint, Evidence, Fact, HostName, LedgerReading, LedgerStanding};
 use crate::ports::{Clock, HealthSignal, Ledger, LedgerError, chain};
 
-/// Reads where every guarded broker stands, and the order book.
+/// Reads where every guarded broker stands, who has the others, and the order book.
 pub struct LedgerSignal {
     ledger: Arc<dyn Ledger>,
     homes: BTreeMap<BrokerId, HostName>,
+    listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
     /// Each broker after its last epoch that has ended: what ended does not change any more.
     ended: Mutex<BTreeMap<BrokerId, LedgerStanding>>,
 }
 
 impl LedgerSignal {
-    /// `homes`: the guarded brokers with the host that owns each until the ledger says otherwise.
+    /// `homes`: the guarded brokers with the host that owns each until the ledger says otherwise. `listed`: what the
+    /// cluster lists. Of its brokers that are not guarded it matters on which hosts they are: who fences a host must know
+    /// what it carries.
     #[must_use]
-    pub fn new(ledger: Arc<dyn Ledger>, homes: BTreeMap<BrokerId, HostName>) -> Self {
-        Self { ledger, homes, ended: Mutex::default() }
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        homes: BTreeMap<BrokerId, HostName>,
+        listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
+    ) -> Self {
+        Self { ledger, homes, listed, ended: Mutex::default() }
     }
 
     /// Reads everything once. A journal that is damaged concerns its broker alone.
@@ -37,6 +45,15 @@ impl LedgerSignal {
                 Err(error @ LedgerError::Damaged { .. }) => {
                     reading.damaged.insert(*broker, chain(&error));
                 }
+                Err(error) => return Err(error),
+            }
+        }
+        let listed: Vec<BrokerId> = self.listed.borrow().keys().copied().collect();
+        for broker in listed.into_iter().filter(|broker| !self.homes.contains_key(broker)) {
+            // One that was never taken over is at home, wherever that is; and another's journal is another's worry.
+            match self.standing(broker, &HostName::from("(home)")).await {
+                Ok(standing) => drop(reading.others.insert(broker, standing.writers)),
+                Err(LedgerError::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

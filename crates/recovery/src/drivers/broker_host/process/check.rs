@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::launch::{PLACEHOLDER, find_in_path, is_executable};
+use super::launch::{BROKER, PLACEHOLDER, find_in_path, is_executable};
 use super::problem::Problem;
 use super::render::IDENTITY_KEYS;
 use super::user::as_user;
@@ -14,7 +14,7 @@ use crate::model::BrokerId;
 use crate::ports::Note;
 
 /// What is wrong with the section itself.
-pub(super) fn config(config: &ProcessConfig, state_dir: &Path) -> Vec<String> {
+pub(super) fn config(config: &ProcessConfig, state_dir: &Path, brokers: usize) -> Vec<String> {
     let mut problems = Vec::new();
     match config.command.split_first() {
         None => problems.push("broker_host.command: is empty; name the program that starts Kafka".to_owned()),
@@ -29,6 +29,16 @@ pub(super) fn config(config: &ProcessConfig, state_dir: &Path) -> Vec<String> {
                 ));
             }
         }
+    }
+    if let Some(program) = config.stop_command.first().filter(|program| !Path::new(program).is_absolute()) {
+        problems.push(format!("broker_host.stop_command: `{program}` must be an absolute path"));
+    }
+    let which = config.stop_command.iter().any(|argument| argument.contains(BROKER));
+    if !config.stop_command.is_empty() && brokers > 1 && !which {
+        problems.push(format!(
+            "broker_host.stop_command: no argument contains {BROKER}, so it would stop the same Kafka for each of the \
+             {brokers} brokers"
+        ));
     }
     if !config.template.is_absolute() {
         let path = config.template.display();

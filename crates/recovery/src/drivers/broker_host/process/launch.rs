@@ -13,6 +13,9 @@ use rustix::process::setsid;
 
 use super::user::User;
 
+/// Stands for the broker's id.
+pub(super) const BROKER: &str = "{broker}";
+
 /// Stands for the path of the rendered file.
 pub(super) const PLACEHOLDER: &str = "{properties}";
 

@@ -5,6 +5,7 @@
 
 mod check;
 mod child;
+mod foreign;
 mod launch;
 mod problem;
 mod proc;
@@ -19,7 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -45,6 +46,12 @@ pub struct ProcessConfig {
     /// What is run, and its arguments; the first is an absolute path. `{properties}` stands for the path of the
     /// rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
     pub command: Vec<String>,
+    /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute path, and
+    /// its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. `{broker}` stands for the broker's id; with
+    /// several brokers an argument must have it. It is run when a person moves the broker away by `understudy switchover`;
+    /// without it such a move is refused. Give the unit time (`TimeoutStopSec=`): systemd kills what takes longer.
+    #[serde(default)]
+    pub stop_command: Vec<String>,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
     /// addresses of its listeners are replaced. Its listeners' names and protocols are kept.
     pub template: PathBuf,
@@ -68,6 +75,7 @@ fn ten_seconds() -> Duration {
 /// Runs brokers on this host as processes.
 pub struct Process {
     inner: Arc<Inner>,
+    stop_command: Vec<String>,
     timeout: Duration,
 }
 
@@ -94,7 +102,7 @@ impl Process {
         state_dir: PathBuf,
         brokers: Vec<BrokerIdentity>,
     ) -> Result<Self, Vec<String>> {
-        let mut problems = check::config(&config, &state_dir);
+        let mut problems = check::config(&config, &state_dir, brokers.len());
         problems.extend(brokers.iter().flat_map(check::identity));
         let user = config.user.as_deref().map(User::look_up).transpose();
         let user = user.unwrap_or_else(|why| {
@@ -115,7 +123,7 @@ impl Process {
             brokers,
             ended: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner), timeout: config.timeout })
+        Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
@@ -230,8 +238,19 @@ impl BrokerHost for Process {
 
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
         let action = format!("stop Kafka of broker {broker}");
+        let begun = Instant::now();
         // `limit` is for Kafka; the looks at files around it have their own.
-        self.run(action, limit + self.timeout, move |inner| inner.stop(broker, limit)).await
+        let within = limit + self.timeout;
+        let ours = self.run(action.clone(), within, move |inner| inner.stop(broker, limit)).await?;
+        let others = self.run(action.clone(), self.timeout, move |inner| inner.others(broker)).await?;
+        if others.is_empty() {
+            return Ok(ours);
+        }
+        let left = limit.saturating_sub(begun.elapsed());
+        let said = foreign::run(&self.stop_command, (broker, &others), &action, left).await?;
+        let left = limit.saturating_sub(begun.elapsed());
+        self.run(action, within, move |inner| inner.await_end(broker, others, left)).await?;
+        Ok(said)
     }
 
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {

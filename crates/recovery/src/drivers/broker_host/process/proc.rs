@@ -172,18 +172,28 @@ impl Marker {
     }
 }
 
-/// Every process on this host that has one of `files` open, as `pid (name) path`, and every Kafka that may not be
-/// looked into: what cannot be seen is no proof.
+/// A process that works on log dirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// The process; `None` if it may not be looked into, and could be anybody's.
+    pub(super) id: Option<ProcessId>,
+    /// In words: `pid (name) path`.
+    pub(super) text: String,
+}
+
+/// Every process on this host that has one of `files` open, and every Kafka that may not be looked into: what cannot be
+/// seen is no proof.
 ///
 /// Only for a lock file that another mount namespace calls by another name is a file asked for its identity; else
 /// links in `/proc` are read, so that a dead server below `files` does not matter.
-pub(super) fn holders(files: &BTreeSet<PathBuf>) -> Result<Vec<String>, Problem> {
+pub(super) fn holders(files: &BTreeSet<PathBuf>) -> Result<Vec<Holder>, Problem> {
     let mut found = Vec::new();
     for pid in pids()? {
         let handles = match fs::read_dir(pid_path(pid, "fd")) {
             Ok(handles) => handles,
             Err(error) if error.kind() == ErrorKind::PermissionDenied && looks_like_kafka(pid) => {
-                found.push(format!("{pid} (a Kafka of another user, which this agent may not look into)"));
+                let text = format!("{pid} (a Kafka of another user, which this agent may not look into)");
+                found.push(Holder { id: None, text });
                 continue;
             }
             // Processes come and go while we look, and those of others may be closed to us.
@@ -193,10 +203,13 @@ pub(super) fn holders(files: &BTreeSet<PathBuf>) -> Result<Vec<String>, Problem>
             handles.flatten().filter_map(|handle| Some((handle.path(), fs::read_link(handle.path()).ok()?)));
         let held = open.filter(|(handle, path)| files.contains(path) || is_one_of(files, handle, path));
         let held: BTreeSet<PathBuf> = held.map(|(_, path)| path).collect();
-        if !held.is_empty() && stat(pid)?.is_some_and(Stat::is_alive) {
+        if !held.is_empty()
+            && let Some(stat) = stat(pid)?.filter(|stat| stat.is_alive())
+        {
             let name = fs::read_to_string(pid_path(pid, "comm")).unwrap_or_default();
             let held: Vec<_> = held.iter().map(|path| path.display().to_string()).collect();
-            found.push(format!("{pid} ({}) {}", name.trim(), held.join(", ")));
+            let id = Some(ProcessId { pid, start_ticks: stat.start_ticks });
+            found.push(Holder { id, text: format!("{pid} ({}) {}", name.trim(), held.join(", ")) });
         }
     }
     Ok(found)
@@ -280,9 +293,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap().join(".lock");
         let files = BTreeSet::from([path.clone()]);
-        assert_eq!(holders(&files).unwrap(), Vec::<String>::new());
+        assert_eq!(holders(&files).unwrap(), Vec::new());
         let _open = fs::File::create(&path).unwrap();
         let found = holders(&files).unwrap();
-        assert!(found[0].starts_with(&format!("{} (", std::process::id())), "{found:?}");
+        assert!(found[0].text.starts_with(&format!("{} (", std::process::id())), "{found:?}");
     }
 }

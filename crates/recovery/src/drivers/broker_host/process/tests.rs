@@ -45,6 +45,7 @@ fn config_in(root: &Path) -> ProcessConfig {
     ProcessConfig {
         // Not the script itself: it cannot be executed while another test's fork still has it open.
         command: vec!["/bin/sh".into(), text(&root.join("kafka.sh")), "{properties}".into()],
+        stop_command: Vec::new(),
         template: root.join("template"),
         environment: BTreeMap::from([("EXTRA".into(), "extra".into())]),
         user: None,
@@ -358,7 +359,7 @@ async fn a_process_that_ignores_sigterm_is_not_killed() {
     let driver = bed.driver();
     let note = started(&driver, 1).await.unwrap();
     until("output", async || (!bed.output().is_empty()).then_some(())).await;
-    let error = driver.stop(BROKER, Duration::from_millis(300)).await.unwrap_err();
+    let error = driver.stop(BROKER, Duration::from_secs(3)).await.unwrap_err();
     says(&error, "unconfirmed", "was sent SIGTERM and still runs");
     assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Running { pid: pid(&note) });
     says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "runs on this host");
@@ -419,6 +420,37 @@ async fn a_kafka_that_somebody_else_started_is_seen() {
     let _kafka = fs::File::create(bed.root.path().join("log/.lock")).unwrap();
     says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "works on the log dirs");
     says(&driver.verify(BROKER, Some("c1")).await.unwrap_err(), "refused", "works on the log dirs");
+}
+
+#[tokio::test]
+async fn a_kafka_that_somebody_else_started_is_stopped_as_the_site_stops_it() {
+    let bed = bed(FOREVER);
+    let lock = bed.root.path().join("log/.lock");
+    let hold = format!("exec 3>{}; exec sleep 1000", lock.display());
+    let mut kafka =
+        Command::new("sh").args(["-c", &hold]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    until("the lock file", async || lock.exists().then_some(())).await;
+    let stopped_by = |script: String| {
+        let stop_command = vec!["/bin/sh".to_owned(), "-c".to_owned(), script];
+        let config = ProcessConfig { stop_command, ..bed.config() };
+        let brokers = vec![bed.identity()];
+        Process::new(config, "standby".into(), bed.root.path().join("state"), brokers).unwrap()
+    };
+    // Not at all, without being told how.
+    says(&bed.driver().stop(BROKER, LONG).await.unwrap_err(), "refused", "broker_host.stop_command");
+    let failing = stopped_by("echo no such unit >&2; exit 5".to_owned());
+    says(&failing.stop(BROKER, LONG).await.unwrap_err(), "refused", "exit code 5: no such unit");
+    // Neither is its word enough.
+    let lying = stopped_by("exit 0".to_owned()).stop(BROKER, Duration::from_secs(3)).await.unwrap_err();
+    says(&lying, "unconfirmed", "this still runs");
+    assert!(kafka.try_wait().unwrap().is_none(), "it was stopped all the same");
+
+    let driver = stopped_by(format!("kill {}", kafka.id()));
+    // Our child: a zombie until it is waited for, and a zombie holds nothing.
+    let note = driver.stop(BROKER, LONG).await;
+    kafka.wait().unwrap();
+    assert!(note.unwrap().text.contains("/bin/sh stopped what this agent had not started"));
+    let _proof = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
 }
 
 #[tokio::test]
@@ -528,6 +560,7 @@ fn every_problem_of_the_configuration_is_told_at_once() {
     let bed = bed(FOREVER);
     let config = ProcessConfig {
         command: vec!["kafka.sh".into()],
+        stop_command: vec!["systemctl".into(), "stop".into(), "kafka.service".into()],
         template: "template".into(),
         environment: BTreeMap::from([("A=B".into(), "c".into())]),
         user: Some("no-such-user-here".into()),
@@ -543,6 +576,7 @@ fn every_problem_of_the_configuration_is_told_at_once() {
     let keys = [
         "broker_host.command: `kafka.sh`",
         "broker_host.command: no argument",
+        "broker_host.stop_command: `systemctl`",
         "broker_host.template:",
         "broker_host.environment:",
         "broker_host.timeout:",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 
 use super::problem::Problem;
-use super::proc;
+use super::proc::{self, Holder};
 use super::user::{User, as_user};
 use crate::kafka::meta_properties::{FILE_NAME, MetaProperties};
 use crate::model::BrokerId;
@@ -155,14 +155,23 @@ fn directory_ids(found: &BTreeMap<&Path, MetaProperties>) -> Vec<String> {
 
 /// A process on this host that works on a log dir: Kafka's own lock would stop a second one too late.
 pub(super) fn refuse_if_in_use(broker: BrokerId, log_dirs: &[PathBuf]) -> Result<(), Problem> {
-    let holders = proc::holders(&log_dirs.iter().flat_map(|dir| lock_files(dir)).collect())?;
+    let holders = holders(log_dirs)?;
     if holders.is_empty() {
         return Ok(());
     }
     Err(Problem::Refused(format!(
         "a process on this host works on the log dirs of broker {broker}: {}; stop it first",
-        holders.join("; ")
+        in_words(&holders)
     )))
+}
+
+/// Every process on this host that works on one of `log_dirs`.
+pub(super) fn holders(log_dirs: &[PathBuf]) -> Result<Vec<Holder>, Problem> {
+    proc::holders(&log_dirs.iter().flat_map(|dir| lock_files(dir)).collect())
+}
+
+pub(super) fn in_words(holders: &[Holder]) -> String {
+    holders.iter().map(|holder| holder.text.as_str()).collect::<Vec<_>>().join("; ")
 }
 
 /// The names under which the kernel may show Kafka's lock file in a log dir.

@@ -1,0 +1,94 @@
+//! A Kafka of the broker that somebody else started here: a unit of the system, or a person. It is stopped as the site
+//! stops it, never by a signal of ours: whoever started it would start it again.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::launch::BROKER;
+use super::problem::Problem;
+use super::proc::{self, Holder};
+use super::{DRIVER, Inner, verify};
+use crate::drivers::command::{self, CommandError, ending, last_words};
+use crate::model::BrokerId;
+use crate::ports::{BoxError, Note, StepError};
+
+/// How often the processes are looked at. A look reads the whole of `/proc`.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+impl Inner {
+    /// Who works on the broker's log dirs.
+    pub(super) fn others(&self, broker: BrokerId) -> Result<Vec<Holder>, Problem> {
+        verify::holders(&self.broker(broker)?.log_dirs)
+    }
+
+    /// Waits until these processes are gone, and nobody else works on the broker's log dirs. Kafka lets go of its locks
+    /// before it has written its last.
+    pub(super) fn await_end(
+        &self,
+        broker: BrokerId,
+        mut others: Vec<Holder>,
+        limit: Duration,
+    ) -> Result<(), Problem> {
+        let begun = Instant::now();
+        loop {
+            let mut left = Vec::new();
+            for holder in others {
+                if holder.id.map(proc::is_alive).transpose()?.unwrap_or_default() {
+                    left.push(holder);
+                }
+            }
+            let known = |holder: &Holder| left.iter().any(|left: &Holder| left.id == holder.id);
+            let further =
+                self.others(broker)?.into_iter().filter(|holder| !known(holder)).collect::<Vec<_>>();
+            left.extend(further);
+            if left.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() >= limit {
+                let left = verify::in_words(&left);
+                let what = format!("broker_host.stop_command ended well, and this still runs: {left}");
+                return Err(Problem::Unconfirmed { what, limit });
+            }
+            others = left;
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Runs the site's own command, which stops `others`.
+pub(super) async fn run(
+    stop_command: &[String],
+    (broker, others): (BrokerId, &[Holder]),
+    action: &str,
+    limit: Duration,
+) -> Result<Note, StepError> {
+    let refused = |why| StepError::Refused { driver: DRIVER, action: action.to_owned(), why };
+    let words = verify::in_words(others);
+    if others.iter().any(|holder| holder.id.is_none()) {
+        return Err(refused(format!("whose this is cannot be seen: {words}. Run the agent as root")));
+    }
+    let Some((program, arguments)) = stop_command.split_first() else {
+        return Err(refused(format!(
+            "this agent did not start what runs here: {words}. Say how it is stopped in broker_host.stop_command, or \
+             stop it as it was started"
+        )));
+    };
+    let arguments: Vec<String> =
+        arguments.iter().map(|argument| argument.replace(BROKER, &broker.to_string())).collect();
+    let ended =
+        command::run(Path::new(program), &arguments, b"", limit).await.map_err(|error| match error {
+            CommandError::TimedOut { .. } => {
+                StepError::Unconfirmed { driver: DRIVER, action: format!("{action} ({program})"), limit }
+            }
+            error @ CommandError::NotStarted { .. } => {
+                StepError::Failed { driver: DRIVER, action: action.to_owned(), source: BoxError::from(error) }
+            }
+        })?;
+    if !ended.status.success() {
+        let said = last_words(&format!("{}\n{}", ended.stdout, ended.stderr));
+        let ending = ending(ended.status);
+        return Err(refused(format!("broker_host.stop_command, {program}, ended with {ending}: {said}")));
+    }
+    Ok(Note::new(format!("{program} stopped what this agent had not started: {words}")))
+}
