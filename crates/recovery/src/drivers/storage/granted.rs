@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(owners(&site.fake), (0, 0));
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();
-        assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 3 + 4 + 1));
+        assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 3 + 6 + 1));
         // Again, as after a crash; and the old owner's fence stays proven, and is not lifted over the new one.
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();

@@ -125,14 +125,15 @@ impl OntapExport {
         clients: impl Fn(&Export) -> Vec<IpAddr>,
         purpose: &Purpose,
     ) -> Result<(), StepError> {
-        let changes =
-            exports.iter().filter_map(|export| Some((export, export.rule?))).map(|(export, rule)| {
+        let changes = exports.iter().filter_map(|export| Some((export, export.rule.as_ref()?))).map(
+            |(export, rule)| {
                 let clients: Vec<String> = clients(export).iter().map(ToString::to_string).collect();
                 async move {
                     let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
                     client.replace_clients(export.id, rule, &clients).await
                 }
-            });
+            },
+        );
         let done = join_all(changes).await;
         let failed = done.iter().filter(|result| result.is_err()).count();
         let Some(error) = done.into_iter().find_map(Result::err) else { return Ok(()) };

@@ -92,14 +92,7 @@ impl Look {
             None => Default::default(),
         };
         let volumes = volumes.into_iter().map(str::to_owned).collect();
-        Ok(Export {
-            policy: policy.to_owned(),
-            id: found.id,
-            rule: rule.map(|rule| rule.index),
-            volumes,
-            clients,
-            marks,
-        })
+        Ok(Export { policy: policy.to_owned(), id: found.id, rule: rule.cloned(), volumes, clients, marks })
     }
 }
 
@@ -138,8 +131,8 @@ fn single(pattern: &str) -> Option<IpAddr> {
 pub(super) struct Export {
     pub(super) policy: String,
     pub(super) id: u64,
-    /// The index of its rule. Without one it lets nobody in.
-    pub(super) rule: Option<u64>,
+    /// Its rule, as it was read. Without one it lets nobody in.
+    pub(super) rule: Option<ExportRule>,
     /// Those of our volumes that have it.
     pub(super) volumes: Vec<String>,
     pub(super) clients: BTreeSet<IpAddr>,

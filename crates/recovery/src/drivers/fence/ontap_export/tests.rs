@@ -142,7 +142,7 @@ impl Site {
 
 #[tokio::test]
 async fn a_host_is_taken_out_of_the_rules_of_one_and_of_six_volumes() {
-    for (volumes, fencing, proving) in [(1, 3 + 2 + 1 + 3, 6), (6, 3 + 12 + 1 + 8, 6)] {
+    for (volumes, fencing, proving) in [(1, 3 + 3 + 1 + 3, 6), (6, 3 + 18 + 1 + 8, 6)] {
         let site = site(volumes).await;
         site.works();
         let error = site.fence.prove(&host(), EPOCH).await.unwrap_err();
