@@ -157,6 +157,10 @@ impl Case<'_> {
 
     fn may_run(&self, broker: BrokerId, host: &HostName) -> bool {
         let Some(ledger) = &self.seen.ledger else { return self.owner(broker) == Some(host) };
+        // Nobody knows where it is.
+        if ledger.damaged.contains_key(&broker) {
+            return true;
+        }
         let guarded = ledger.brokers.get(&broker).map(|standing| &standing.writers);
         match guarded.or_else(|| ledger.others.get(&broker)) {
             Some(hosts) => hosts.contains(host),

@@ -172,6 +172,9 @@ impl Marker {
     }
 }
 
+/// How many of its open files are named for one process.
+const SHOWN: usize = 3;
+
 /// A process that works on log dirs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
@@ -181,12 +184,12 @@ pub(super) struct Holder {
     pub(super) text: String,
 }
 
-/// Every process on this host that has one of `files` open, and every Kafka that may not be looked into: what cannot be
-/// seen is no proof.
+/// Every process on this host that has one of `files` open, or any file below `dirs` for writing, and every Kafka that
+/// may not be looked into: what cannot be seen is no proof. Kafka lets go of its lock before it has written its last.
 ///
 /// Only for a lock file that another mount namespace calls by another name is a file asked for its identity; else
 /// links in `/proc` are read, so that a dead server below `files` does not matter.
-pub(super) fn holders(files: &BTreeSet<PathBuf>) -> Result<Vec<Holder>, Problem> {
+pub(super) fn holders(files: &BTreeSet<PathBuf>, dirs: &[PathBuf]) -> Result<Vec<Holder>, Problem> {
     let mut found = Vec::new();
     for pid in pids()? {
         let handles = match fs::read_dir(pid_path(pid, "fd")) {
@@ -201,18 +204,34 @@ pub(super) fn holders(files: &BTreeSet<PathBuf>) -> Result<Vec<Holder>, Problem>
         };
         let open =
             handles.flatten().filter_map(|handle| Some((handle.path(), fs::read_link(handle.path()).ok()?)));
-        let held = open.filter(|(handle, path)| files.contains(path) || is_one_of(files, handle, path));
+        let held = open.filter(|(handle, path)| {
+            files.contains(path)
+                || is_one_of(files, handle, path)
+                || dirs.iter().any(|dir| path.starts_with(dir)) && may_write(pid, handle)
+        });
         let held: BTreeSet<PathBuf> = held.map(|(_, path)| path).collect();
         if !held.is_empty()
             && let Some(stat) = stat(pid)?.filter(|stat| stat.is_alive())
         {
             let name = fs::read_to_string(pid_path(pid, "comm")).unwrap_or_default();
-            let held: Vec<_> = held.iter().map(|path| path.display().to_string()).collect();
+            // `.lock` sorts before the segments; there may be thousands of these.
+            let more = held.len().saturating_sub(SHOWN);
+            let mut held: Vec<_> = held.iter().take(SHOWN).map(|path| path.display().to_string()).collect();
+            held.extend((more > 0).then(|| format!("and {more} more")));
             let id = Some(ProcessId { pid, start_ticks: stat.start_ticks });
             found.push(Holder { id, text: format!("{pid} ({}) {}", name.trim(), held.join(", ")) });
         }
     }
     Ok(found)
+}
+
+/// Whether a file was opened for writing; one that cannot be asked was.
+fn may_write(pid: i32, handle: &Path) -> bool {
+    let Some(number) = handle.file_name().and_then(|name| name.to_str()) else { return true };
+    let info = fs::read_to_string(pid_path(pid, &format!("fdinfo/{number}"))).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_none_or(|flags| flags & 0o3 != 0)
 }
 
 /// Whether the command line, which everybody may read, is that of a Kafka.
@@ -293,9 +312,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap().join(".lock");
         let files = BTreeSet::from([path.clone()]);
-        assert_eq!(holders(&files).unwrap(), Vec::new());
+        assert_eq!(holders(&files, &[]).unwrap(), Vec::new());
         let _open = fs::File::create(&path).unwrap();
-        let found = holders(&files).unwrap();
+        let found = holders(&files, &[]).unwrap();
         assert!(found[0].text.starts_with(&format!("{} (", std::process::id())), "{found:?}");
+    }
+
+    #[test]
+    fn who_may_write_below_a_dir_holds_it_and_who_reads_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().canonicalize().unwrap()];
+        let log = dirs[0].join("topic-0/00000000000000000000.log");
+        fs::create_dir(log.parent().unwrap()).unwrap();
+        drop(fs::File::create(&log).unwrap());
+        let _reads = fs::File::open(&log).unwrap();
+        assert_eq!(holders(&BTreeSet::new(), &dirs).unwrap(), Vec::new());
+        let _writes = fs::OpenOptions::new().append(true).open(&log).unwrap();
+        let found = holders(&BTreeSet::new(), &dirs).unwrap();
+        assert!(found[0].text.contains("topic-0/00000000000000000000.log"), "{found:?}");
     }
 }

@@ -167,7 +167,10 @@ pub(super) fn refuse_if_in_use(broker: BrokerId, log_dirs: &[PathBuf]) -> Result
 
 /// Every process on this host that works on one of `log_dirs`.
 pub(super) fn holders(log_dirs: &[PathBuf]) -> Result<Vec<Holder>, Problem> {
-    proc::holders(&log_dirs.iter().flat_map(|dir| lock_files(dir)).collect())
+    // The kernel shows paths without symbolic links.
+    let real = |dir: &PathBuf| fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+    let dirs: Vec<PathBuf> = log_dirs.iter().map(real).collect();
+    proc::holders(&dirs.iter().flat_map(|dir| lock_files(dir)).collect(), &dirs)
 }
 
 pub(super) fn in_words(holders: &[Holder]) -> String {
@@ -176,8 +179,6 @@ pub(super) fn in_words(holders: &[Holder]) -> String {
 
 /// The names under which the kernel may show Kafka's lock file in a log dir.
 fn lock_files(dir: &Path) -> [PathBuf; 2] {
-    // The kernel shows paths without symbolic links.
-    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
     // Somebody may have deleted the file under a living Kafka.
     [dir.join(KAFKA_LOCK), dir.join(format!("{KAFKA_LOCK} (deleted)"))]
 }

@@ -62,16 +62,6 @@ impl OntapExport {
     ) -> Result<Note, StepError> {
         let exports = self.survey(client, purpose).await?;
         let (closed, open): (Vec<_>, Vec<_>) = exports.iter().partition(|export| export.clients.is_empty());
-        let without: Vec<&str> =
-            closed.iter().filter(|e| e.rule.is_none()).map(|e| e.policy.as_str()).collect();
-        if !without.is_empty() {
-            let why = format!(
-                "export policies without any rule: {}. Give each one rule for nfs4 and {}",
-                without.join(", "),
-                list(&self.addresses)
-            );
-            return Err(purpose.refused(why));
-        }
         // The epoch stays readable.
         let clients = |export: &Export| self.addresses.iter().chain(&export.marks).copied().collect();
         self.set_clients(client, &closed, clients, purpose).await?;
@@ -125,15 +115,13 @@ impl OntapExport {
         clients: impl Fn(&Export) -> Vec<IpAddr>,
         purpose: &Purpose,
     ) -> Result<(), StepError> {
-        let changes = exports.iter().filter_map(|export| Some((export, export.rule.as_ref()?))).map(
-            |(export, rule)| {
-                let clients: Vec<String> = clients(export).iter().map(ToString::to_string).collect();
-                async move {
-                    let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
-                    client.replace_clients(export.id, rule, &clients).await
-                }
-            },
-        );
+        let changes = exports.iter().map(|export| {
+            let clients: Vec<String> = clients(export).iter().map(ToString::to_string).collect();
+            async move {
+                let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
+                client.replace_clients(export.id, &export.rule, &clients).await
+            }
+        });
         let done = join_all(changes).await;
         let failed = done.iter().filter(|result| result.is_err()).count();
         let Some(error) = done.into_iter().find_map(Result::err) else { return Ok(()) };

@@ -98,7 +98,6 @@ impl OntapGrant {
             .within(&purpose, async {
                 let client = self.0.client(&purpose).await?;
                 let exports = self.0.survey(&client, &purpose).await?;
-                self.has_rules(&exports, &purpose)?;
                 let rules: Vec<String> = exports.iter().map(Export::words).collect();
                 let text = format!(
                     "ONTAP can let this host in ({}); now: {}",
@@ -114,23 +113,9 @@ impl OntapGrant {
         Purpose(format!("{act} {}", self.0.volumes.join(", ")))
     }
 
-    fn has_rules(&self, exports: &[Export], purpose: &Purpose) -> Result<(), StepError> {
-        let without: Vec<&str> =
-            exports.iter().filter(|e| e.rule.is_none()).map(|e| e.policy.as_str()).collect();
-        if without.is_empty() {
-            return Ok(());
-        }
-        let why = format!(
-            "export policies without any rule: {}. Give each one rule for nfs4 and its owner's addresses",
-            without.join(", ")
-        );
-        Err(purpose.refused(why))
-    }
-
     async fn put_in(&self, client: &Client, epoch: Epoch, purpose: &Purpose) -> Result<Note, StepError> {
         let ours = &self.0.addresses;
         let exports = self.0.survey(client, purpose).await?;
-        self.has_rules(&exports, purpose)?;
         let taken: Vec<String> =
             exports.iter().filter(|e| !e.others(ours).is_empty()).map(Export::words).collect();
         if !taken.is_empty() {

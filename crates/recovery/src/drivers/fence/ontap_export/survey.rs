@@ -78,8 +78,14 @@ impl Look {
             return Err(format!("there is no export policy {policy} to be read"));
         };
         let rule = match found.rules.as_slice() {
-            [] => None,
-            [one] => Some(one),
+            [one] => one,
+            // Nobody would be let in; but an answer that leaves the rules out looks the same.
+            [] => {
+                return Err(format!(
+                    "export policy {policy} has no rule, or ONTAP does not show it to this account: it must have one, for \
+                     nfs4 and the owner alone"
+                ));
+            }
             more => {
                 return Err(format!(
                     "export policy {policy} has {} rules: leave one, for the owner alone",
@@ -87,12 +93,9 @@ impl Look {
                 ));
             }
         };
-        let (marks, clients) = match rule {
-            Some(rule) => clients_of(rule, policy)?.into_iter().partition(marks::is_mark),
-            None => Default::default(),
-        };
+        let (marks, clients) = clients_of(rule, policy)?.into_iter().partition(marks::is_mark);
         let volumes = volumes.into_iter().map(str::to_owned).collect();
-        Ok(Export { policy: policy.to_owned(), id: found.id, rule: rule.cloned(), volumes, clients, marks })
+        Ok(Export { policy: policy.to_owned(), id: found.id, rule: rule.clone(), volumes, clients, marks })
     }
 }
 
@@ -131,8 +134,8 @@ fn single(pattern: &str) -> Option<IpAddr> {
 pub(super) struct Export {
     pub(super) policy: String,
     pub(super) id: u64,
-    /// Its rule, as it was read. Without one it lets nobody in.
-    pub(super) rule: Option<ExportRule>,
+    /// Its rule, as it was read.
+    pub(super) rule: ExportRule,
     /// Those of our volumes that have it.
     pub(super) volumes: Vec<String>,
     pub(super) clients: BTreeSet<IpAddr>,
