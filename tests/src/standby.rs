@@ -128,7 +128,7 @@ fn fenced(lab: &Lab, name: &str) -> Result<Value> {
     let (ip, port) = (switch.ip().to_string(), switch.port().to_string());
     let mut fence = toml! {
         driver = "fence_agent"
-        timeout = "5s"
+        timeout = "10s"
     };
     fence.insert("agent".to_owned(), agent.into());
     fence.insert("options".to_owned(), table([("ip", &ip), ("ipport", &port), ("plug", name)]));
