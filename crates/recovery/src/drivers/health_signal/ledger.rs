@@ -50,11 +50,14 @@ impl LedgerSignal {
         }
         let listed: Vec<BrokerId> = self.listed.borrow().keys().copied().collect();
         for broker in listed.into_iter().filter(|broker| !self.homes.contains_key(broker)) {
-            // One that was never taken over is at home, wherever that is. Of one whose journal cannot be read it is not
+            // One that was never taken over is at home, wherever that is. Of one whose journal is damaged it is not
             // known where it is, and that is all it means here.
             match self.standing(broker, &HostName::from("(home)")).await {
                 Ok(standing) => drop(reading.others.insert(broker, standing.writers)),
-                Err(error) => drop(reading.damaged.insert(broker, chain(&error))),
+                Err(error @ LedgerError::Damaged { .. }) => {
+                    reading.damaged.insert(broker, chain(&error));
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(reading)
