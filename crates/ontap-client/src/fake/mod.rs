@@ -55,7 +55,7 @@ pub use shapes::Table;
 pub use state::Request;
 pub use world::World;
 
-use state::State;
+use state::{Follower, State};
 
 /// How a [`Fake`] is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,6 +184,13 @@ impl Fake {
     #[must_use]
     pub fn allows(&self, client: IpAddr, volume: &str) -> Access {
         access::knock(&mut self.state.lock().world, client, volume)
+    }
+
+    /// Has `act` called after every change by request, before it is answered: for a test bed that gates real access by
+    /// [`Fake::allows`], so that who reads an answer finds it to be so. What comes later ([`Fault::bites_late`], a job)
+    /// is told by [`Fake::changes`].
+    pub fn follow(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.state.follow(Follower(Arc::new(act)));
     }
 
     /// Wakes up whenever [`Fake::allows`] may have come to answer otherwise: after every change, when a job ends, and

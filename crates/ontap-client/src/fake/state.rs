@@ -1,5 +1,6 @@
 //! The fake behind its server: the world, the faults, the jobs that are not done, and what was asked.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,12 +67,27 @@ pub(super) struct Inner {
 pub(super) struct State {
     inner: Mutex<Inner>,
     changes: watch::Sender<u64>,
+    follower: Mutex<Option<Follower>>,
+}
+
+/// Whoever has to have followed a change before it is answered.
+#[derive(Clone)]
+pub(super) struct Follower(pub(super) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Follower")
+    }
 }
 
 impl State {
     pub(super) fn new(world: World) -> Arc<Self> {
         let inner = Inner { world, faults: Vec::new(), log: Vec::new(), pending: Vec::new() };
-        Arc::new(Self { inner: Mutex::new(inner), changes: watch::Sender::new(0) })
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            changes: watch::Sender::new(0),
+            follower: Mutex::default(),
+        })
     }
 
     /// Everything, as it is now. Not to be held over an await.
@@ -88,6 +104,19 @@ impl State {
     /// Something may be different for a client now.
     pub(super) fn changed(&self) {
         self.changes.send_modify(|generation| *generation += 1);
+    }
+
+    pub(super) fn follow(&self, follower: Follower) {
+        *self.follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(follower);
+    }
+
+    /// Waits until what follows this storage has done so.
+    async fn followed(&self) {
+        let follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(Follower(act)) = follower {
+            // One that panics has said so itself.
+            let _ = tokio::task::spawn_blocking(move || act()).await;
+        }
     }
 
     pub(super) fn end_jobs(&self) {
@@ -121,6 +150,9 @@ impl State {
                 Err(refusal) => Answer::refused(&refusal),
             },
         };
+        if !matches!(incoming.method.as_str(), "GET" | "HEAD") {
+            self.followed().await;
+        }
         let answer = Some(answer).filter(|_| !fate.dropped);
         let Incoming { method, path, query, .. } = incoming;
         let status = answer.as_ref().map(|answer| answer.status);

@@ -59,6 +59,10 @@ impl ExportRule {
         let have: BTreeSet<_> = self.clients.iter().map(|client| canonical(&client.pattern)).collect();
         have == clients.iter().copied().map(canonical).collect()
     }
+
+    fn patterns(&self) -> Vec<&str> {
+        self.clients.iter().map(|client| client.pattern.as_str()).collect()
+    }
 }
 
 /// ONTAP may write an address in another way than it was given.
@@ -205,10 +209,10 @@ impl Client {
     /// Makes a rule be for these clients and no other, in one step: there is no moment at which neither the old nor
     /// the new list holds. Returns all rules of the policy, as read back in one answer. ONTAP 9.6.
     ///
-    /// `rule` is the rule as the caller has read it. An index alone is no key, since a rule that is put before it
-    /// moves it: so the rules are read before each attempt, and nothing is sent unless this one is still as it was.
-    /// Between that and the change there is a moment that ONTAP offers no lock for; what happened in it shows when
-    /// the rules are read back.
+    /// `rule` is the rule as the caller has read it, here or in the policy's own view, which may leave fields out. An
+    /// index alone is no key, since a rule that is put before it moves it: so the rules are read before each attempt,
+    /// and nothing is sent unless this one is still for the same clients. Between that and the change there is a
+    /// moment that ONTAP offers no lock for; what happened in it shows when the rules are read back.
     ///
     /// An attempt that hung may be taken up after the one that was confirmed, and set the same clients again over a
     /// later change: so read the rules once more when the attempt limit has passed since.
@@ -238,17 +242,20 @@ impl Client {
         let ask = Ask { only_once: true, ..Ask::patch(url, body, Repeat::Safe) };
         let (call, request) = (self.call(), ask.request());
         let (mut attempts, mut is_open) = (0, false);
+        let mut was = rule.clone();
         loop {
             let in_doubt = |error| if is_open { after_change(request.clone())(error) } else { error };
             let rules = call.export_rules(policy).await.map_err(in_doubt)?;
-            if is_open && replaced(&rules, rule, clients).is_ok() {
+            if is_open && replaced(&rules, &was, clients).is_ok() {
                 return Ok(rules);
             }
-            if !rules.contains(rule) {
+            let Some(same) = rules.iter().find(|now| now.index == rule.index && now.is_for(&rule.patterns()))
+            else {
                 let what =
                     format!("rule {at} of export policy {id} is no longer as it was read; read it again");
                 return Err(in_doubt(Error::usage(what)));
-            }
+            };
+            was.clone_from(same);
             attempts += 1;
             match call.change(ask.clone()).await {
                 Ok(_) => break,
@@ -261,7 +268,7 @@ impl Client {
             }
         }
         let rules = call.export_rules(policy).await.map_err(after_change(request.clone()))?;
-        match replaced(&rules, rule, clients) {
+        match replaced(&rules, &was, clients) {
             Ok(()) => Ok(rules),
             Err(what) => Err(Error::NotApplied { request, what }),
         }
@@ -298,19 +305,17 @@ fn replaced(rules: &[ExportRule], was: &ExportRule, clients: &[&str]) -> Result<
     let Some(is) = rules.iter().find(|rule| rule.index == index) else {
         return Err(format!("there is no rule {index} any more"));
     };
-    let patterns =
-        |rule: &ExportRule| -> Vec<_> { rule.clients.iter().map(|client| client.pattern.clone()).collect() };
     if !is.is_for(clients) {
-        return Err(format!("rule {index} is for {}", patterns(is).join(", ")));
+        return Err(format!("rule {index} is for {}", is.patterns().join(", ")));
     }
     if (ExportRule { clients: was.clients.clone(), ..is.clone() }) != *was {
         return Err(format!("rule {index} is another rule now, or was changed meanwhile"));
     }
     let kept: BTreeSet<_> = clients.iter().copied().map(canonical).collect();
     let lost: BTreeSet<_> =
-        patterns(was).iter().map(|one| canonical(one)).filter(|one| !kept.contains(one)).collect();
+        was.patterns().into_iter().map(canonical).filter(|one| !kept.contains(one)).collect();
     for rule in rules.iter().filter(|rule| rule.index != index) {
-        if let Some(still) = patterns(rule).iter().find(|one| lost.contains(&canonical(one))) {
+        if let Some(still) = rule.patterns().into_iter().find(|one| lost.contains(&canonical(one))) {
             return Err(format!("rule {} is for {still}", rule.index));
         }
     }

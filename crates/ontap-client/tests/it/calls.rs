@@ -82,6 +82,15 @@ async fn a_rule_that_has_moved_is_not_overwritten() {
     }
 }
 
+/// A policy shows less of a rule than the rule itself does.
+#[tokio::test]
+async fn a_rule_that_was_read_in_part_is_the_same_rule() {
+    let (old, new) = (rule(1, &["10.0.0.101"]), rule(1, &["10.0.0.102"]));
+    let read = json!({ "index": 1, "clients": [{ "match": "10.0.0.101" }] });
+    let server = rules(json!([old]), vec![ok(json!({}))], json!([new])).await;
+    server.client().replace_clients(7, &as_read(&read), &["10.0.0.102"]).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_lost_replacement_is_looked_up_before_it_is_repeated() {
     let (old, new) = (rule(1, &["10.0.0.101"]), rule(1, &["10.0.0.102"]));

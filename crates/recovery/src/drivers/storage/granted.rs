@@ -121,7 +121,7 @@ mod tests {
         };
         let fence = format!("driver = \"ontap_export\"\nproof = \"flushed\"\n{}", text(old()));
         let fence = toml::from_str::<FenceConfig>(&fence).unwrap().build().unwrap();
-        let grant = toml::from_str::<OntapGrantConfig>(&text(new())).unwrap().build().unwrap();
+        let grant = toml::from_str::<OntapGrantConfig>(&text(new())).unwrap().build(&[]).unwrap();
         let storage = Granted { grant, inner: Arc::new(Mounts(Arc::clone(&fake))) };
         Site { fake, fence, storage, _password: password }
     }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::log_dir::{self, look};
 use super::mountinfo::{Mount, same_source};
+use crate::drivers::fence::OntapGrantConfig;
 use crate::model::Epoch;
 use crate::ports::{Note, StepError, Storage};
 
@@ -30,6 +31,9 @@ pub struct MountedConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
+    /// Lets this host in by the storage's export rules before the log dirs are looked at.
+    #[serde(default)]
+    pub grant: Option<Box<OntapGrantConfig>>,
 }
 
 fn yes() -> bool {

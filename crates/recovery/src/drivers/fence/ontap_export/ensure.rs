@@ -9,19 +9,22 @@ use ontap_client::{Client, LockQuery};
 
 use super::survey::{Export, Look, list};
 use super::witness::Flush;
-use super::{OntapExport, Purpose, marks};
-use crate::model::{Epoch, HostName};
+use super::{OntapExport, ProofLevel, Purpose, marks};
+use crate::model::{Epoch, HostName, human};
 use crate::ports::{Note, StepError};
 
 /// How often locks are broken again that have come back.
 const LOCK_ROUNDS: usize = 3;
+
+/// How often rules are changed again that somebody else was changing too.
+const RULE_ROUNDS: usize = 3;
 
 impl OntapExport {
     /// What is configured at ONTAP, if the host can be fenced by it. Nothing is changed before that is known of all
     /// volumes.
     pub(super) async fn survey(&self, client: &Client, purpose: &Purpose) -> Result<Vec<Export>, StepError> {
         let look = Look::at(client, &self.svm).await.map_err(|error| purpose.failed(error))?;
-        let exports = look.survey(&self.svm, &self.volumes).map_err(|all| purpose.refused(all.join("; ")))?;
+        let exports = look.survey(self).map_err(|all| purpose.refused(all.join("; ")))?;
         let shared: Vec<String> = exports.iter().filter_map(|e| e.shared_with(&self.addresses)).collect();
         if shared.is_empty() { Ok(exports) } else { Err(purpose.refused(shared.join("; "))) }
     }
@@ -34,16 +37,14 @@ impl OntapExport {
         epoch: Epoch,
         purpose: &Purpose,
     ) -> Result<Note, StepError> {
-        let exports = self.survey(client, purpose).await?;
-        let open: Vec<&Export> = exports.iter().filter(|export| export.admits(&self.addresses)).collect();
-        self.set_clients(client, &open, |_| marks::of(epoch).to_vec(), purpose).await?;
+        let (exports, emptied) = self.empty_rules(client, epoch, purpose).await?;
         // Before the locks: who is still let in from a cache would take them again.
         let flush = Flush::order(client, &self.svm).await;
         let broken = self.break_locks(client, purpose).await?;
         let text = format!(
             "{host} ({}) was taken out of {} of {} export rules, and {broken} locks of it were broken",
             list(&self.addresses),
-            open.len(),
+            emptied,
             exports.len()
         );
         let policies: Vec<&str> = exports.iter().map(|export| export.policy.as_str()).collect();
@@ -51,6 +52,27 @@ impl OntapExport {
             .with("policies", policies.join(", "))
             .with("locks_broken", broken)
             .with("access_cache", flush.words()))
+    }
+
+    /// Until no rule lets the host in; returns how many were changed here. Takeovers of two brokers of one host empty
+    /// the same rules at the same time, and then whoever comes second finds a rule changed, and nothing left to do.
+    async fn empty_rules(
+        &self,
+        client: &Client,
+        epoch: Epoch,
+        purpose: &Purpose,
+    ) -> Result<(Vec<Export>, usize), StepError> {
+        let mut rounds = 1;
+        loop {
+            let exports = self.survey(client, purpose).await?;
+            let open: Vec<&Export> = exports.iter().filter(|export| export.admits(&self.addresses)).collect();
+            let emptied = open.len();
+            match self.set_clients(client, &open, |_| marks::of(epoch).to_vec(), purpose).await {
+                Ok(()) => return Ok((exports, emptied)),
+                Err(error) if rounds == RULE_ROUNDS => return Err(error),
+                Err(_) => rounds += 1,
+            }
+        }
     }
 
     /// Puts the host back wherever nobody else is let in.
@@ -88,6 +110,7 @@ impl OntapExport {
         let exports = self.survey(client, purpose).await?;
         let (locks, clients) = tokio::try_join!(self.locks(client), self.connected(client))
             .map_err(|error| purpose.failed(error))?;
+        let flush = self.try_flush(client, purpose).await?;
         let owned: Vec<&Export> = exports.iter().filter(|export| export.admits(&self.addresses)).collect();
         let mut text = format!(
             "ONTAP can deny {host} ({}) its volumes: now it is let in to {} of {}",
@@ -97,14 +120,47 @@ impl OntapExport {
         );
         if !owned.is_empty() && clients.is_empty() {
             text.push_str(
-                ". No client with these addresses is connected: see that they are those by which it mounts",
+                ". WARNING: no client with these addresses is connected: see that they are those by which it mounts",
             );
         }
+        text.push_str(&self.slow_list(client).await);
+        text.push_str(". Not tried: changing rules and breaking locks");
         let rules: Vec<String> = exports.iter().map(Export::words).collect();
         Ok(Note::new(text)
             .with("rules", rules.join("; "))
             .with("locks", locks.len())
-            .with("connected", clients.len()))
+            .with("connected", clients.len())
+            .with("access_cache", flush.words()))
+    }
+
+    /// It changes nothing but what the nodes remember, and where an account may not, nothing is ever proven.
+    async fn try_flush(&self, client: &Client, purpose: &Purpose) -> Result<Flush, StepError> {
+        if self.level < ProofLevel::Flushed {
+            return Ok(Flush::Not);
+        }
+        match Flush::order(client, &self.svm).await {
+            Flush::Failed { why, .. } => Err(purpose.refused(format!(
+                "the access cache cannot be flushed, so nothing would ever be proven: {why}. Give the account the right \
+                 to `vserver export-policy cache flush`, or choose proof = \"read_back\" if that is enough for you"
+            ))),
+            flush => Ok(flush),
+        }
+    }
+
+    /// A list that is written down seldom shows a client as idle that is not.
+    async fn slow_list(&self, client: &Client) -> String {
+        if self.level < ProofLevel::Idle {
+            return String::new();
+        }
+        match client.nfs_client_settings().await.map(|settings| settings.update) {
+            Ok(Some(update)) if update > self.idle_for => format!(
+                ". WARNING: ONTAP writes down who is connected every {} only: set idle_for to that or more, or what it \
+                 proves is not worth much (`vserver nfs connected-clients` settings)",
+                human(update)
+            ),
+            Ok(Some(_)) => String::new(),
+            Ok(None) | Err(_) => ". How often ONTAP writes down who is connected, it does not say".to_owned(),
+        }
     }
 
     /// Side by side, each in one request and read back.
@@ -123,12 +179,14 @@ impl OntapExport {
             }
         });
         let done = join_all(changes).await;
-        let failed = done.iter().filter(|result| result.is_err()).count();
+        let results = exports.iter().zip(&done);
+        let failed: Vec<&str> =
+            results.filter(|(_, done)| done.is_err()).map(|(export, _)| export.policy.as_str()).collect();
+        let failed = failed.join(", ");
         let Some(error) = done.into_iter().find_map(Result::err) else { return Ok(()) };
         let action = format!(
-            "{} ({failed} of {} export rules could not be changed, or not surely; repeating it carries on)",
-            purpose.0,
-            exports.len()
+            "{} (the rule of export policy {failed} could not be changed, or not surely; repeating it carries on)",
+            purpose.0
         );
         Err(Purpose(action).failed(error))
     }

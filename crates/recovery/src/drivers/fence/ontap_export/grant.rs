@@ -9,11 +9,12 @@ use std::time::Duration;
 use ontap_client::Client;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::survey::{Export, list};
 use super::witness::Flush;
 use super::{OntapConfig, OntapExport, OntapExportConfig, ProofLevel, Purpose, marks};
-use crate::model::Epoch;
+use crate::model::{Epoch, human};
 use crate::ports::{Note, StepError};
 
 /// Lets this host in to the broker's volumes by ONTAP's export rules, before they are mounted, and takes it out again
@@ -43,15 +44,18 @@ fn ten_seconds() -> Duration {
 }
 
 impl OntapGrantConfig {
-    /// What does it, ready to use.
+    /// What does it for a broker that mounts these sources (`server:/path`), ready to use.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self) -> Result<OntapGrant, Vec<String>> {
+    pub fn build(self, sources: &[&str]) -> Result<OntapGrant, Vec<String>> {
         let Self { ontap, svm, volumes, addresses, timeout } = self;
         // Nothing is proven here.
-        let (proof, idle_for) = (ProofLevel::ReadBack, ten_seconds());
-        OntapExportConfig { ontap, svm, volumes, addresses, proof, idle_for, timeout }.build().map(OntapGrant)
+        let (proof, idle_for) = (ProofLevel::ReadBack, timeout);
+        let config = OntapExportConfig { ontap, svm, volumes, addresses, proof, idle_for, timeout };
+        let path = |source: &&str| source.rsplit_once(":/").map(|(_, path)| format!("/{path}"));
+        let paths = sources.iter().filter_map(path).collect();
+        Ok(OntapGrant(OntapExport { paths, ..config.build()? }))
     }
 }
 
@@ -114,14 +118,14 @@ impl OntapGrant {
     }
 
     async fn put_in(&self, client: &Client, epoch: Epoch, purpose: &Purpose) -> Result<Note, StepError> {
-        let ours = &self.0.addresses;
+        let (ours, begun) = (&self.0.addresses, Instant::now());
         let exports = self.0.survey(client, purpose).await?;
         let taken: Vec<String> =
             exports.iter().filter(|e| !e.others(ours).is_empty()).map(Export::words).collect();
         if !taken.is_empty() {
             let why = format!(
-                "somebody else is still let in ({}). Fence that host by ontap_export, as the first rung of its fences; \
-                 if it is off for certain, take it out of the rule by hand",
+                "somebody else is still let in ({}). ontap_export has to be the first fence of that host; if it is off \
+                 for certain, take it out of the rule by hand",
                 taken.join("; ")
             );
             return Err(purpose.refused(why));
@@ -131,6 +135,11 @@ impl OntapGrant {
             ours.iter().all(|a| export.clients.contains(a)) && marks::epoch(&marks) == Some(epoch)
         };
         let todo: Vec<&Export> = exports.iter().filter(|export| !is_done(export)).collect();
+        // Who stood still meanwhile may have been succeeded.
+        if begun.elapsed() >= self.0.timeout {
+            let why = format!("reading the rules took {}, and they may have changed", human(begun.elapsed()));
+            return Err(purpose.refused(why));
+        }
         let clients = |_: &Export| ours.iter().copied().chain(marks::of(epoch)).collect();
         self.0.set_clients(client, &todo, clients, purpose).await?;
         // That this host was refused may be remembered too; then its mount would be refused for a while.

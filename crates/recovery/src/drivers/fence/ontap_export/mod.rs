@@ -57,12 +57,13 @@ pub struct OntapExportConfig {
     /// Every address by which this host mounts them. That need not be an address of the broker.
     pub addresses: Vec<IpAddr>,
     /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock. `flushed`: besides,
-    /// ONTAP has taken an order to flush its access cache after that. `idle`: besides, ONTAP's list of connected clients
-    /// shows nothing of the host for `idle_for`. Whoever chooses less than `idle` relies on what ONTAP does within.
+    /// ONTAP has taken an order to flush its access cache after that. `idle`: besides, `idle_for` has passed since, in
+    /// which ONTAP's list of connected clients shows nothing of the host: a takeover takes that much longer. Whoever chooses less than `idle` relies on what ONTAP does within.
     #[serde(default)]
     pub proof: ProofLevel,
-    /// See `proof`.
-    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    /// See `proof`. Kafka that lives and is let in writes to every log dir within 5 s
+    /// (`replica.high.watermark.checkpoint.interval.ms`), so it should be longer than that.
+    #[serde(default = "six_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub idle_for: Duration,
     /// How long fencing may take, and how long it is tried to prove it. Longer than `idle_for`.
@@ -84,8 +85,8 @@ pub enum ProofLevel {
     Idle,
 }
 
-fn ten_seconds() -> Duration {
-    Duration::from_secs(10)
+fn six_seconds() -> Duration {
+    Duration::from_secs(6)
 }
 
 fn thirty_seconds() -> Duration {
@@ -106,6 +107,7 @@ impl OntapExportConfig {
                 svm: self.svm,
                 volumes: self.volumes,
                 addresses: self.addresses.iter().map(IpAddr::to_canonical).collect(),
+                paths: Vec::new(),
                 level: self.proof,
                 idle_for: self.idle_for,
                 timeout: self.timeout,
@@ -139,10 +141,7 @@ impl OntapExportConfig {
             problem("timeout", "must be a second or longer");
         }
         if self.proof == ProofLevel::Idle && self.timeout <= self.idle_for {
-            problem(
-                "timeout",
-                "must be longer than idle_for, which a host that has just died needs to be idle",
-            );
+            problem("timeout", "must be longer than idle_for, which begins when the rules have been changed");
         }
         problems
     }
@@ -155,6 +154,8 @@ pub struct OntapExport {
     svm: String,
     volumes: Vec<String>,
     addresses: Vec<IpAddr>,
+    /// Export paths that have to be in these volumes.
+    paths: Vec<String>,
     level: ProofLevel,
     idle_for: Duration,
     timeout: Duration,
@@ -201,8 +202,10 @@ impl OntapExport {
             if missing.is_empty() {
                 return Ok(self.proven(host, &witness));
             }
-            let may_come = missing.iter().all(|missing| missing.may_come);
-            if !may_come || begun.elapsed() + LOOK_AGAIN >= self.timeout {
+            // None: something is missing that no time brings.
+            let wait = missing.iter().map(|missing| missing.soonest).collect::<Option<Vec<Duration>>>();
+            let wait = wait.and_then(|all| all.into_iter().max()).map(|soonest| soonest.max(LOOK_AGAIN));
+            let Some(wait) = wait.filter(|wait| begun.elapsed() + *wait < self.timeout) else {
                 let what: Vec<&str> = missing.iter().map(|missing| missing.what.as_str()).collect();
                 let why = format!(
                     "{} (looked for {}). Not proven, so nothing may be started: fence {host} in another way, or do what \
@@ -211,8 +214,8 @@ impl OntapExport {
                     human(begun.elapsed())
                 );
                 return Err(purpose.refused(why));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            };
+            tokio::time::sleep(wait).await;
         }
     }
 

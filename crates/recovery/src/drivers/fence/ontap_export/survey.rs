@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 
 use ontap_client::{Client, ExportRule, NfsService, PolicyRules, VolumeExport};
 
-use super::marks;
+use super::{OntapExport, marks};
 
 /// What was read. Three requests, side by side, however many volumes there are.
 pub(super) struct Look {
@@ -24,9 +25,11 @@ impl Look {
         Ok(Self { service, volumes, policies })
     }
 
-    /// Who may reach `volumes`, policy by policy; or everything that speaks against fencing by them.
-    pub(super) fn survey(&self, svm: &str, volumes: &[String]) -> Result<Vec<Export>, Vec<String>> {
+    /// Who may reach the volumes, policy by policy; or everything that speaks against fencing by them.
+    pub(super) fn survey(&self, of: &OntapExport) -> Result<Vec<Export>, Vec<String>> {
+        let (svm, volumes) = (of.svm.as_str(), of.volumes.as_slice());
         let mut refusals: Vec<String> = self.service_refusal(svm).into_iter().collect();
+        refusals.extend(of.paths.iter().filter_map(|path| self.elsewhere(path, volumes)));
         let mut policies: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for name in volumes {
             let volume = self.volumes.iter().find(|volume| volume.name == *name);
@@ -64,6 +67,24 @@ impl Look {
                  (`vserver nfs modify -vserver {svm} -v4.1-pnfs disabled`) and mount again"
             )),
             None => Some(format!("ONTAP does not say whether pNFS is off in {svm}")),
+        }
+    }
+
+    /// Why an export path is in none of our volumes: the longest junction that it begins with is another one's.
+    fn elsewhere(&self, path: &str, ours: &[String]) -> Option<String> {
+        let below = |junction: &str| Path::new(path).starts_with(junction);
+        let junctions =
+            self.volumes.iter().filter_map(|volume| Some((volume.nas.junction.as_deref()?, volume)));
+        let of = junctions.filter(|(junction, _)| below(junction)).max_by_key(|(junction, _)| junction.len());
+        match of {
+            Some((_, volume)) if ours.contains(&volume.name) => None,
+            Some((junction, volume)) => Some(format!(
+                "{path} is in the volume {} ({junction}), which is not among `volumes`",
+                volume.name
+            )),
+            None => {
+                Some(format!("{path} is in no volume of the SVM: see `volume show -fields junction-path`"))
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use ontap_client::{Client, Lock, LockQuery, NfsClient, NfsClientQuery, Reference};
+use tokio::time::Instant;
 
 use super::survey::Export;
 use super::{OntapExport, ProofLevel, Purpose};
@@ -15,8 +16,8 @@ use crate::ports::{StepError, chain};
 pub(super) enum Flush {
     /// Nobody asked for it to be flushed.
     Not,
-    /// ONTAP took the order. There is nothing to read back.
-    Ordered,
+    /// ONTAP took the order, at this time. There is nothing to read back.
+    Ordered(Instant),
     /// It did not, or nobody knows.
     Failed { why: String, may_come: bool },
 }
@@ -25,7 +26,7 @@ impl Flush {
     /// Makes every node forget who was let in to the SVM.
     pub(super) async fn order(client: &Client, svm: &str) -> Self {
         match client.flush_access_cache(svm, None).await {
-            Ok(()) => Self::Ordered,
+            Ok(()) => Self::Ordered(Instant::now()),
             // Sending it twice does no harm.
             Err(error) => {
                 Self::Failed { may_come: error.is_passing() || error.is_unconfirmed(), why: chain(&error) }
@@ -36,7 +37,7 @@ impl Flush {
     pub(super) fn words(&self) -> String {
         match self {
             Self::Not => "not flushed".to_owned(),
-            Self::Ordered => "flushed on every node, as ONTAP says".to_owned(),
+            Self::Ordered(_) => "ordered to be flushed on every node".to_owned(),
             Self::Failed { why, .. } => format!("not flushed: {why}"),
         }
     }
@@ -45,17 +46,17 @@ impl Flush {
 /// Something that a proof lacks.
 pub(super) struct Missing {
     pub(super) what: String,
-    /// Whether it may be there at the next look.
-    pub(super) may_come: bool,
+    /// When it may be there, at the soonest; `None`: not by waiting.
+    pub(super) soonest: Option<Duration>,
 }
 
 impl Missing {
     fn soon(what: String) -> Self {
-        Self { what, may_come: true }
+        Self { what, soonest: Some(Duration::ZERO) }
     }
 
     fn never(what: String) -> Self {
-        Self { what, may_come: false }
+        Self { what, soonest: None }
     }
 }
 
@@ -67,6 +68,8 @@ pub(super) struct Witness {
     open: Vec<String>,
     locks: usize,
     connected: Vec<NfsClient>,
+    /// When it was asked who is connected.
+    asked: Instant,
 }
 
 impl OntapExport {
@@ -81,12 +84,13 @@ impl OntapExport {
         let exports = self.survey(client, purpose).await?;
         let open: Vec<String> =
             exports.iter().filter(|e| e.admits(&self.addresses)).map(|e| e.policy.clone()).collect();
-        if self.level >= ProofLevel::Flushed && open.is_empty() && *flush != Flush::Ordered {
+        if self.level >= ProofLevel::Flushed && open.is_empty() && !matches!(flush, Flush::Ordered(_)) {
             *flush = Flush::order(client, &self.svm).await;
         }
+        let asked = Instant::now();
         let (locks, connected) = tokio::try_join!(self.locks(client), self.connected(client))
             .map_err(|error| purpose.failed(error))?;
-        Ok(Witness { exports, flush: flush.clone(), open, locks: locks.len(), connected })
+        Ok(Witness { exports, flush: flush.clone(), open, locks: locks.len(), connected, asked })
     }
 
     /// The host's locks in the volumes, of whatever protocol. One request for each of its addresses.
@@ -130,7 +134,7 @@ impl Witness {
         }
         if level >= ProofLevel::Flushed && self.open.is_empty() {
             match &self.flush {
-                Flush::Ordered => {}
+                Flush::Ordered(_) => {}
                 Flush::Failed { may_come: true, .. } => missing.push(Missing::soon(self.cache())),
                 _ => missing.push(Missing::never(self.cache())),
             }
@@ -150,13 +154,19 @@ impl Witness {
         if unknown {
             return Some(Missing::soon("ONTAP does not say how long it has been idle".to_owned()));
         }
-        let idle = self.idle()?;
-        (idle < idle_for).then(|| {
-            Missing::soon(format!(
-                "it has been idle for {} only; {} are asked for",
-                human(idle),
+        // What it did before it could be denied says nothing, and nor does its silence then.
+        let since = match self.flush {
+            Flush::Ordered(at) => self.asked.saturating_duration_since(at),
+            _ => Duration::ZERO,
+        };
+        let shown = self.idle().map_or(since, |idle| idle.min(since));
+        (shown < idle_for).then(|| Missing {
+            what: format!(
+                "since the rules deny it, it is known to have been idle for {} only; {} are asked for",
+                human(shown),
                 human(idle_for)
-            ))
+            ),
+            soonest: Some(idle_for.saturating_sub(shown)),
         })
     }
 
@@ -181,7 +191,7 @@ impl Witness {
     pub(super) fn not_proven(&self, idle_for: Duration) -> String {
         let mut lacking = vec!["that a write of the host was denied (nobody tried one from there)"];
         match self.flush {
-            Flush::Ordered => lacking.push("that every node has carried out the flush"),
+            Flush::Ordered(_) => lacking.push("that every node has carried out the flush"),
             _ => lacking.push("that no node's access cache lets it in"),
         }
         if self.busy(idle_for).is_some() {
