@@ -140,6 +140,38 @@ fn a_home_without_a_fence_is_a_warning_only_while_observing() {
 }
 
 #[test]
+fn a_proof_by_export_rules_speaks_of_every_broker_that_may_run_there() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby-ontap.toml")).unwrap();
+    let text = text.replace("mode = \"observe\"", "mode = \"auto\"");
+    assert!(Config::parse(Path::new("u.toml"), &text).is_ok());
+    let (before, grant) = text.split_at(text.find("[broker.storage.grant]").unwrap());
+    let (power, rules) =
+        (text.find("[[host.fence]]\ndriver = \"fence").unwrap(), text.find("[[host.fence]]").unwrap());
+    let power_end = text.find("[broker_host]").unwrap();
+    let swapped = [&text[..rules], &text[power..power_end], &text[rules..power], &text[power_end..]].concat();
+    let standby = "[[host]]\nname = \"standby-2\"\n\n[[host.fence]]";
+    let other = text[rules..power].replacen("[[host.fence]]", standby, 1).replace("kafka01", "kafka09");
+    let other = text.replace("[broker_host]", &format!("{other}[broker_host]"));
+    for (text, key, words) in [
+        (before.to_owned(), "broker[0].storage", "has no grant, and kafka-1 is fenced by export rules"),
+        (
+            [before, &grant.replace("kafka01", "kafka02")].concat(),
+            "broker[0].storage.grant.volumes",
+            "kafka02: not among",
+        ),
+        ([before, &grant.replace("svm1", "svm2")].concat(), "broker[0].storage.grant", "another url or svm"),
+        (swapped, "broker[0].storage.grant", "kafka-1 stays in the rule"),
+        (other, "broker[0].storage.grant.volumes", "the fence of standby-2 denies"),
+    ] {
+        let error = Config::parse(Path::new("u.toml"), &text).unwrap_err();
+        let found = error.problems.iter().find(|problem| problem.key == key);
+        assert!(found.is_some_and(|problem| problem.reason.contains(words)), "{key} {words}: {error}");
+        let observing = text.replace("mode = \"auto\"", "mode = \"observe\"");
+        assert!(!Config::parse(Path::new("u.toml"), &observing).unwrap().warnings.is_empty());
+    }
+}
+
+#[test]
 fn what_is_not_toml_is_told_with_its_line() {
     let error = Config::parse(Path::new("u.toml"), "mode = \"auto\"\n[agent\n").unwrap_err();
     assert_eq!(error.problems.len(), 1);

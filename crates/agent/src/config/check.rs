@@ -16,6 +16,7 @@ use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, h
 use recovery::policy::{Mode, Policy};
 
 use super::document::Document;
+use super::exports::{self, Guarded};
 use super::problem::Problem;
 use super::raw::{Raw, RawAgent, RawPolicy, RawStandby};
 use super::{BrokerConfig, Config, shape};
@@ -39,6 +40,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let (fences, names) = check.hosts();
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
+    check.exports_cover(&brokers, &fences, mode);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
     let canaries = check.canaries(policy.as_ref());
@@ -406,6 +408,31 @@ impl Check<'_> {
         Some(config)
     }
 
+    /// What export rules prove of a host must be all that matters of it.
+    fn exports_cover(
+        &mut self,
+        all: &Brokers,
+        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+        mode: Option<Mode>,
+    ) {
+        let guarded = all.brokers.values().filter_map(|broker| {
+            let (section, drivers) = (all.sections.get(&broker.id)?, all.drivers.get(&broker.id)?);
+            Some(Guarded { section, id: broker.id, home: &broker.home, drivers })
+        });
+        for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences) {
+            let problem = self.doc.describe(&key, reason, remedy);
+            self.as_mode_wants(problem, mode);
+        }
+    }
+
+    /// Who only watches may do so with what could not be acted by.
+    fn as_mode_wants(&mut self, problem: Problem, mode: Option<Mode>) {
+        match mode {
+            Some(Mode::Observe) => self.warnings.push(problem),
+            _ => self.doc.note(problem),
+        }
+    }
+
     /// Without a fence nothing could be proven, and so nothing started.
     fn homes_can_be_fenced(
         &mut self,
@@ -420,10 +447,7 @@ impl Check<'_> {
             let reason = "has no fence, so a takeover from it could never be proven safe".to_owned();
             let remedy = format!("add a [[host]] with name = \"{home}\" and a [[host.fence]]");
             let problem = self.doc.describe(&format!("{section}.home"), reason, remedy);
-            match mode {
-                Some(Mode::Observe) => self.warnings.push(problem),
-                _ => self.doc.note(problem),
-            }
+            self.as_mode_wants(problem, mode);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod document;
+mod exports;
 mod problem;
 mod raw;
 mod reference;
