@@ -1,12 +1,13 @@
 //! `cargo xtask bench`: figures, with their reference in the same run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::bed::Bed;
 use crate::demo::become_program;
 use crate::preflight::{self, Scope};
+use crate::shell;
 use crate::workspace::{Profile, Workspace};
 
 /// Measure, beside a reference taken in the same run.
@@ -21,11 +22,34 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
     },
+    /// The fence `ontap_export`, its proof and the grant, against the fake ONTAP: time and requests.
+    Ontap {
+        /// How many times.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
 }
 
-/// Runs the command. Returns only when the benchmark could not be started.
+/// Runs the command. One on the test bed returns only when it could not be started.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
-    let Bench::Takeover { runs, json } = bench;
+    match bench {
+        Bench::Takeover { runs, json } => takeover(*runs, json),
+        Bench::Ontap { runs, json } => ontap(*runs, json),
+    }
+}
+
+fn ontap(runs: u32, json: &Path) -> Result<()> {
+    let json = std::path::absolute(json).context("--json is not a usable path")?;
+    preflight::ensure(Scope::Build)?;
+    let mut cargo = Workspace::find()?.cargo("run");
+    cargo.args(["--release", "--package", "understudy-recovery", "--example", "bench_ontap", "--"]);
+    shell::run(cargo.arg(runs.to_string()).arg(json))
+}
+
+fn takeover(runs: u32, json: &Path) -> Result<()> {
     let json = std::path::absolute(json).context("--json is not a usable path")?;
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
