@@ -1,5 +1,6 @@
 //! A host: its own network, mounts and processes, and the faults that befall it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -44,6 +45,37 @@ struct State {
     mounts: Vec<Mount>,
     /// The file server lets this host no longer mount what it exports.
     denied: bool,
+    /// Where the file server does not let it in to what is exported there.
+    closed: BTreeSet<String>,
+}
+
+impl State {
+    /// Everything that the file server lets it have and that is not served.
+    fn mount_again(&mut self) -> Result<()> {
+        let allowed: Vec<Mount> = self
+            .mounts
+            .iter()
+            .filter(|mount| !self.denies(mount) && mount.storage == Storage::Fuse)
+            .cloned()
+            .collect();
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        for mount in allowed {
+            if let Some(place) = machine.exports.iter().position(|export| export.target == mount.target) {
+                if machine.exports[place].is_served()? {
+                    continue;
+                }
+                // Who still has a file of it open keeps a dead one.
+                machine.run(&["umount", "--lazy", &mount.target])?;
+                machine.exports.remove(place);
+            }
+            machine.mount(&mount, false)?;
+        }
+        Ok(())
+    }
+
+    fn denies(&self, mount: &Mount) -> bool {
+        self.denied || self.closed.contains(&mount.target)
+    }
 }
 
 /// What a command that ran in a host said.
@@ -105,7 +137,7 @@ impl Host {
         ensure!(Path::new(target).starts_with(PRIVATE), "{target} is not below {PRIVATE}");
         let mut state = self.state();
         let mount = Mount { source: source.to_owned(), target: target.to_owned(), storage };
-        let denied = state.denied;
+        let denied = state.denies(&mount);
         if let Some(machine) = &mut state.machine {
             machine.mount(&mount, denied)?;
         }
@@ -171,20 +203,22 @@ impl Host {
     pub fn allow_storage(&self) -> Result<()> {
         let mut state = self.state();
         state.denied = false;
-        let mounts = state.mounts.clone();
-        let Some(machine) = &mut state.machine else { return Ok(()) };
-        for mount in mounts.iter().filter(|mount| mount.storage == Storage::Fuse) {
-            if let Some(place) = machine.exports.iter().position(|export| export.target == mount.target) {
-                if machine.exports[place].is_served()? {
-                    continue;
-                }
-                // Who still has a file of it open keeps a dead one.
-                machine.run(&["umount", "--lazy", &mount.target])?;
-                machine.exports.remove(place);
-            }
-            machine.mount(mount, false)?;
+        state.mount_again()
+    }
+
+    /// The file server lets this host in to what is exported at `target` or throws it out, as
+    /// [`Host::deny_storage`] does from all. What it may mount later it finds mounted.
+    ///
+    /// # Errors
+    /// When a daemon survives, or it cannot be mounted.
+    pub fn gate(&self, target: &str, open: bool) -> Result<()> {
+        let mut state = self.state();
+        if open {
+            return if state.closed.remove(target) { state.mount_again() } else { Ok(()) };
         }
-        Ok(())
+        state.closed.insert(target.to_owned());
+        let exports = state.machine.iter_mut().flat_map(|machine| &mut machine.exports);
+        exports.filter(|export| export.target == target).try_for_each(Export::kill)
     }
 
     /// Reads back whether the host has lost its storage: no daemon serves its log dirs, and a write from the host
@@ -361,7 +395,7 @@ impl Host {
         machine.run(&["mount", "-t", "tmpfs", "-o", "mode=755", "private", PRIVATE])?;
         machine.bind(&self.local, LOCAL)?;
         for mount in &state.mounts {
-            machine.mount(mount, state.denied)?;
+            machine.mount(mount, state.denies(mount))?;
         }
         state.machine = Some(machine);
         Ok(())

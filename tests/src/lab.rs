@@ -18,7 +18,7 @@ use crate::shell;
 use crate::switch::{Hosts, PowerSwitch};
 
 /// The bed's own address on the bridge; the power switch and all clients are there.
-const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 
 /// Everything a story may touch. All hosts share one bridge, 10.77.0.0/24.
 #[derive(Debug)]

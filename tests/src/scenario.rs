@@ -14,6 +14,7 @@ use crate::agent::Agent;
 use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
+use crate::ontap::Ontap;
 use crate::{Fault, Lab, Outlet, Storage, eventually, standby};
 
 /// The topic all stories write to: 50 partitions, three replicas, two of them needed.
@@ -49,6 +50,9 @@ pub struct Setup {
     pub fence: Outlet,
     /// How hosts have the ledger.
     pub ledger: Storage,
+    /// Fence by the export rules of a storage system and by nothing else, with this deadline. Takes a cluster on
+    /// [`Storage::Fuse`].
+    pub ontap: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -64,6 +68,7 @@ impl Default for Setup {
             canary: false,
             fence: Outlet::Power,
             ledger: Storage::Bind,
+            ontap: None,
         }
     }
 }
@@ -82,6 +87,8 @@ pub struct Scenario<'a> {
     pub standbys: Vec<Arc<Agent>>,
     /// The agents at the brokers' homes.
     pub at_home: Vec<Arc<Agent>>,
+    /// The storage system, if the setup asks for one.
+    pub ontap: Option<Ontap>,
     ledger: PathBuf,
     writer: Writer,
     group: Option<GroupReader>,
@@ -105,7 +112,8 @@ impl<'a> Scenario<'a> {
     pub fn begin(lab: &'a Lab, setup: &Setup) -> Result<Self> {
         let cluster = lab.kafka(setup.cluster.clone())?;
         let ledger = lab.kept("ledger")?;
-        let (standbys, at_home) = agents(lab, &cluster, setup)?;
+        let ontap = setup.ontap.map(|_| Ontap::start(lab, &cluster)).transpose()?;
+        let (standbys, at_home) = agents(lab, &cluster, setup, ontap.as_ref())?;
         let replicas = i32::from(setup.cluster.brokers.min(3));
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
         let agent = Arc::clone(standbys.first().context("a scenario without a standby")?);
@@ -113,7 +121,8 @@ impl<'a> Scenario<'a> {
         let writer = cluster.write(WriteSpec::steady(TOPIC, PARTITIONS, setup.rate))?;
         let group = Some(cluster.read_in_group(TOPIC, "audit")?);
         let log = GroupLog::default();
-        let scenario = Self { lab, cluster, standby, agent, standbys, at_home, ledger, writer, group, log };
+        let scenario =
+            Self { lab, cluster, standby, agent, standbys, at_home, ontap, ledger, writer, group, log };
         scenario.flows(1000)?;
         Ok(scenario)
     }
@@ -396,10 +405,11 @@ impl<'a> Scenario<'a> {
 type Agents = Vec<Arc<Agent>>;
 
 /// The agents of all standbys, by rank, and of the brokers' homes, with their configurations.
-fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup) -> Result<(Agents, Agents)> {
+fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) -> Result<(Agents, Agents)> {
     let mut standbys = Vec::new();
     for n in 1..=setup.standbys {
         let host = lab.host(&format!("standby-{n}"), &format!("10.77.0.{}", 30 + n))?;
+        ontap.map_or(Ok(()), |ontap| ontap.plug_in(&host))?;
         standby::equip(lab, cluster, &host, setup.ledger)?;
         standbys.push(host);
     }
@@ -418,6 +428,9 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup) -> Result<(Agents, Agents
             standby::set(&mut config, "policy", key, number.unwrap_or_else(|_| (*value).into()));
         }
         standby::fence_by(&mut config, setup.fence);
+        if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {
+            ontap.configure(&mut config, host, timeout)?;
+        }
         if setup.peers {
             let others = all.iter().filter(|other| other.name() != host.name());
             standby::ask_peers(&mut config, others.map(Arc::as_ref));

@@ -1,0 +1,207 @@
+//! A storage system with ONTAP's REST API whose export rules really gate the shared log dirs: each broker's log dir is a
+//! volume with an export policy of its own. What a request changes holds on every host before it is answered.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ontap_client::Fingerprint;
+use ontap_client::fake::{Fake, Fault, Scheme, World};
+use tokio::runtime::Runtime;
+use toml::{Table, Value, toml};
+
+use crate::host::Host;
+use crate::kafka::Cluster;
+use crate::lab::{HUB, Lab};
+
+/// Its SVM.
+const SVM: &str = "svm1";
+/// Where every host with an agent has the password.
+const PASSWORD: &str = "/srv/local/ontap.password";
+
+/// The storage system of a story.
+pub struct Ontap {
+    storage: Arc<Storage>,
+    runtime: Runtime,
+}
+
+struct Storage {
+    fake: Fake,
+    /// Volumes, and where they are mounted.
+    volumes: BTreeMap<String, String>,
+    hosts: Mutex<Vec<Arc<Host>>>,
+    /// What must never have been.
+    wrongs: Mutex<Vec<String>>,
+}
+
+impl Ontap {
+    /// Starts it for the log dirs of a cluster: each broker's home is let in to the broker's volume, and nobody else.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub(crate) fn start(lab: &Lab, cluster: &Cluster) -> Result<Self> {
+        let mut world = World::small();
+        let mut volumes = BTreeMap::new();
+        for node in cluster.brokers() {
+            let (volume, home) = (volume(node.id()), node.home().address());
+            world.policy(SVM, &volume, &[&[&home.to_string()]]);
+            world.volume(SVM, &volume, &volume);
+            world.guest(&volume, home.into());
+            volumes.insert(volume, node.mount_point());
+        }
+        let runtime = Runtime::new()?;
+        let listen = Fake::listen(world, SocketAddr::from((HUB, 0)), Scheme::Https);
+        let fake = runtime.block_on(listen).context("the storage system cannot listen")?;
+        let hosts = cluster.brokers().iter().map(|node| Arc::clone(node.home())).collect();
+        let storage = Storage { fake, volumes, hosts: Mutex::new(hosts), wrongs: Mutex::default() };
+        let storage = Arc::new(storage);
+        let follower = Arc::downgrade(&storage);
+        storage.fake.follow(move || follow(&follower));
+        // What comes by time alone, and who is still at work.
+        let (watcher, mut changes) = (Arc::downgrade(&storage), storage.fake.changes());
+        runtime.spawn(async move {
+            while watcher.strong_count() > 0 {
+                let _ = tokio::time::timeout(Duration::from_secs(1), changes.changed()).await;
+                let watcher = Weak::clone(&watcher);
+                let _ = tokio::task::spawn_blocking(move || follow(&watcher)).await;
+            }
+        });
+        lab.note(format!("storage system at {}", storage.fake.url()));
+        Ok(Self { storage, runtime })
+    }
+
+    /// A host that may be let in later.
+    ///
+    /// # Errors
+    /// When the password cannot be written to it.
+    pub(crate) fn plug_in(&self, host: &Arc<Host>) -> Result<()> {
+        fs::write(host.local().join("ontap.password"), "secret\n")?;
+        lock(&self.storage.hosts).push(Arc::clone(host));
+        self.storage.gate()
+    }
+
+    /// Has every host fenced by its export rules and by nothing else, and `own` let in by them.
+    ///
+    /// # Errors
+    /// When the storage system has no certificate.
+    pub(crate) fn configure(&self, config: &mut Table, own: &Host, timeout: &str) -> Result<()> {
+        let certificate = self.storage.fake.certificate_der().context("no certificate")?;
+        let mut login = toml! { user = "admin" };
+        login.insert("password_file".to_owned(), PASSWORD.into());
+        login.insert("url".to_owned(), self.storage.fake.url().into());
+        login.insert("pin".to_owned(), Fingerprint::of(certificate).to_string().into());
+        let section = |volumes: Vec<String>, address: IpAddr| {
+            let mut section = toml! { svm = "svm1" };
+            section.insert("volumes".to_owned(), volumes.into());
+            section.insert("addresses".to_owned(), vec![address.to_string()].into());
+            section.insert("ontap".to_owned(), login.clone().into());
+            section
+        };
+        let all: Vec<String> = self.storage.volumes.keys().cloned().collect();
+        for host in tables(config, "host") {
+            let name = host.get("name").and_then(Value::as_str).unwrap_or_default();
+            let found = lock(&self.storage.hosts).iter().find(|host| host.name() == name).cloned();
+            let address = found.with_context(|| format!("no host {name}"))?.address();
+            let mut fence = section(all.clone(), address.into());
+            fence.insert("driver".to_owned(), "ontap_export".into());
+            fence.insert("timeout".to_owned(), timeout.into());
+            host.insert("fence".to_owned(), vec![fence].into());
+        }
+        for broker in tables(config, "broker") {
+            let id = broker.get("id").and_then(Value::as_integer).context("a broker without id")?;
+            let grant = section(vec![volume(id.try_into()?)], own.address().into());
+            if let Some(Value::Table(storage)) = broker.get_mut("storage") {
+                storage.insert("grant".to_owned(), grant.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has something go wrong with some requests, until [`Ontap::heal`].
+    pub fn inject(&self, fault: Fault) {
+        self.storage.fake.inject(fault);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&self) {
+        self.storage.fake.heal();
+    }
+
+    /// The hosts that the rule of a broker's volume lets in now, by name.
+    #[must_use]
+    pub fn owners(&self, broker: i32) -> Vec<String> {
+        self.storage.owners(&volume(broker))
+    }
+
+    /// No rule ever let two hosts in, and the shared directories did as the rules say.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn ensure_one_owner_at_a_time(&self) -> Result<()> {
+        let wrongs = lock(&self.storage.wrongs);
+        ensure!(wrongs.is_empty(), "{}", wrongs.join("; "));
+        Ok(())
+    }
+
+    /// Has the storage system no longer answer anybody.
+    pub fn shut_down(self) {
+        self.runtime.shutdown_background();
+    }
+}
+
+impl Storage {
+    fn owners(&self, volume: &str) -> Vec<String> {
+        let hosts = lock(&self.hosts).clone();
+        let let_in = |host: &Arc<Host>| {
+            self.fake.world(|world| world.would_allow(host.address().into(), volume).may_write())
+        };
+        hosts.iter().filter(|host| let_in(host)).map(|host| host.name().to_owned()).collect()
+    }
+
+    /// Makes every host's mounts as the rules, and what is remembered of them, have it.
+    fn gate(&self) -> Result<()> {
+        let hosts = lock(&self.hosts);
+        for (volume, target) in &self.volumes {
+            let address = |host: &Host| IpAddr::from(host.address());
+            let allowed = |host: &Host| self.fake.allows(address(host), volume).may_write();
+            let (open, closed): (Vec<_>, Vec<_>) = hosts.iter().partition(|host| allowed(host));
+            // Whoever is thrown out is so before anybody is let in.
+            closed.iter().try_for_each(|host| host.gate(target, false))?;
+            open.iter().try_for_each(|host| host.gate(target, true))?;
+            for host in open.iter().filter(|host| host.is_on()) {
+                self.fake.world(|world| world.touch(volume, address(host)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Called after each change, from any thread.
+fn follow(storage: &Weak<Storage>) {
+    let Some(storage) = storage.upgrade() else { return };
+    for volume in storage.volumes.keys() {
+        let owners = storage.owners(volume);
+        if owners.len() > 1 {
+            lock(&storage.wrongs).push(format!("the rule of {volume} lets {owners:?} in"));
+        }
+    }
+    if let Err(error) = storage.gate() {
+        lock(&storage.wrongs).push(format!("the bed could not follow the rules: {error:#}"));
+    }
+}
+
+fn volume(broker: i32) -> String {
+    format!("broker{broker}")
+}
+
+fn tables<'c>(config: &'c mut Table, key: &str) -> impl Iterator<Item = &'c mut Table> {
+    let list = config.get_mut(key).and_then(Value::as_array_mut);
+    list.into_iter().flatten().filter_map(Value::as_table_mut)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

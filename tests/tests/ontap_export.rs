@@ -1,0 +1,116 @@
+//! The storage itself says who may write: the only fence is an ONTAP system's export rules, which gate the shared
+//! directories for real.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::kafka::ClusterSpec;
+use e2e::ontap::Ontap;
+use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
+use e2e::{Fault, LOG_DIRS, Storage, eventually, story};
+use ontap_client::fake;
+
+const RULES: &str = "/api/protocols/nfs/export-policies";
+const LOCKS: &str = "/api/protocols/locks";
+const FLUSH: &str = "/api/private/cli/vserver/export-policy/cache/flush";
+
+fn setup(timeout: &'static str) -> Setup {
+    let cluster = ClusterSpec { storage: Storage::Fuse, ..ClusterSpec::default() };
+    Setup { cluster, ontap: Some(timeout), ..Setup::default() }
+}
+
+fn ontap<'s>(scenario: &'s Scenario<'_>) -> Result<&'s Ontap> {
+    scenario.ontap.as_ref().context("no storage system")
+}
+
+#[test]
+fn a_host_that_is_cut_off_and_lives_is_denied_its_volumes() {
+    story("a_host_that_is_cut_off_and_lives_is_denied_its_volumes", |lab| {
+        let scenario = Scenario::begin(lab, &setup("30s"))?;
+        let storage = ontap(&scenario)?;
+        ensure!(storage.owners(VICTIM) == ["b1"], "{:?}", storage.owners(VICTIM));
+        scenario.start_agents()?;
+        let victim = scenario.victim()?.clone();
+        let probe = format!("{LOG_DIRS}/broker{VICTIM}/probe");
+
+        scenario.recovered_after(PATIENCE, || {
+            scenario.strike(&Fault::CutOff(vec!["b1".to_owned()]))?;
+            // It is cut off from the others, and not from its storage.
+            let wrote = victim.run(&["sh", "-c", &format!("touch {probe} && rm {probe}")])?;
+            ensure!(wrote.code == 0, "{wrote:?}");
+            Ok(())
+        })?;
+        scenario.decided("healthy", PATIENCE)?;
+        ensure!(storage.owners(VICTIM) == ["standby-1"], "{:?}", storage.owners(VICTIM));
+        let refused = victim.run(&["touch", &probe])?;
+        ensure!(refused.code != 0, "the old host can write: {refused:?}");
+        eventually("the old broker to end, as it has no storage", PATIENCE, || {
+            let zombies = victim.processes(&["kafka.Kafka"])?;
+            ensure!(zombies.is_empty(), "{zombies:?} run");
+            Ok(())
+        })?;
+        scenario.ensure_runs_on("standby-1")?;
+
+        // What was and was not proven stands where a person looks for it.
+        let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;
+        for word in ["ontap_export", "no export rule of", "holds no lock"] {
+            ensure!(history.contains(word), "`history` does not mention {word}:\n{history}");
+        }
+        storage.ensure_one_owner_at_a_time()?;
+        scenario.verdict()?;
+        Ok(())
+    });
+}
+
+/// What stays wrong for as long as it is not mended, and with which request.
+fn faults() -> Vec<(&'static str, fake::Fault)> {
+    let minute = Duration::from_secs(60);
+    vec![
+        ("nobody can log in", fake::Fault::login_expired()),
+        ("reading the rules hangs", fake::Fault::slow(minute).on("GET", RULES)),
+        ("the list of rules is cut short", fake::Fault::partial(1).on("GET", RULES)),
+        ("rules may not be changed", fake::Fault::denied().on("PATCH", RULES)),
+        ("changing a rule is a lie", fake::Fault::lying_success().on("PATCH", RULES)),
+        ("changing a rule is refused as too busy", fake::Fault::busy(minute).on("PATCH", RULES)),
+        ("locks cannot be broken", fake::Fault::status(503).on("DELETE", LOCKS)),
+        ("breaking locks is a lie", fake::Fault::lying_success().on("DELETE", LOCKS)),
+        ("the cache may not be flushed", fake::Fault::denied().on("POST", FLUSH)),
+        ("no answer comes to a flush", fake::Fault::dropped_reply().on("POST", FLUSH)),
+    ]
+}
+
+#[test]
+fn a_storage_system_that_fails_or_lies_never_leads_to_a_start() {
+    story("a_storage_system_that_fails_or_lies_never_leads_to_a_start", |lab| {
+        // Longer than the time for which it has to be idle.
+        let scenario = Scenario::begin(lab, &setup("7s"))?;
+        let storage = ontap(&scenario)?;
+        let victim = scenario.victim()?.clone();
+        scenario.recovered_after(PATIENCE * 2, || {
+            victim.power_off()?;
+            for (what, fault) in faults() {
+                storage.inject(fault);
+                lab.note(format!("fault: {what}"));
+                let tried = scenario.agent.cli(&["failover", "--broker", "1", "--yes"])?;
+                ensure!(tried.code == 4, "{what}: {tried:?}");
+                let said = tried.stdout + &tried.stderr;
+                ensure!(said.contains("ontap_export"), "{what}: a person is not told what failed:\n{said}");
+                scenario.ensure_not_started()?;
+                let owners = storage.owners(VICTIM);
+                ensure!(!owners.contains(&"standby-1".to_owned()), "{what}: {owners:?} are let in");
+                storage.ensure_one_owner_at_a_time()?;
+                storage.heal();
+            }
+            // What passes by itself costs time and nothing else.
+            storage.inject(fake::Fault::status(503).on("GET", RULES).first(1));
+            storage.inject(fake::Fault::dropped_reply().on("PATCH", RULES).first(1));
+            storage.inject(fake::Fault::busy(Duration::from_millis(100)).on("POST", FLUSH).first(1));
+            scenario.cli(&["failover", "--broker", "1", "--yes"], 0)?;
+            Ok(())
+        })?;
+        ensure!(storage.owners(VICTIM) == ["standby-1"], "{:?}", storage.owners(VICTIM));
+        storage.ensure_one_owner_at_a_time()?;
+        scenario.verdict()?;
+        Ok(())
+    });
+}
