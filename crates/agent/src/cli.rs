@@ -1,5 +1,7 @@
 //! The command line. Commands read unless their help says that they act.
 
+mod ontap;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use tracing::level_filters::LevelFilter;
+
+pub use ontap::{BrokerOwner, Ontap, Provision, Style};
 
 /// Takes over Kafka brokers whose host died and whose log dirs live on shared storage.
 #[derive(Debug, Parser)]
@@ -134,6 +138,9 @@ pub enum Command {
     },
     /// Check that this host could take over: everything a takeover needs, with remedies
     Check,
+    /// Audit, prepare or measure the brokers' storage on NetApp ONTAP
+    #[command(subcommand)]
+    Ontap(Ontap),
     /// Print the version
     Version,
     /// Write and sync a small file, once; the daemon runs this in a process of its own

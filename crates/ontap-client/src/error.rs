@@ -207,6 +207,8 @@ impl Error {
     pub fn is_permission(&self) -> bool {
         match self {
             Self::PermissionDenied(_) => true,
+            // It may carry the same code as a denied operation.
+            Self::Unauthorized(_) => false,
             Self::Unconfirmed { source, .. } => source.is_permission(),
             _ => matches!(self.code(), Some(code::DENIED | code::UNAUTHORIZED_OPERATION)),
         }

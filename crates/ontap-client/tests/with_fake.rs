@@ -117,8 +117,10 @@ async fn preserve_unlink_is_set_and_read_whatever_privilege_it_needs() {
     fake.world(|world| world.needs_advanced("is_preserve_unlink_enabled"));
     client.set_preserve_unlink("svm1", "kafka01", true).await.unwrap();
     assert_eq!(client.preserve_unlink("svm1", "kafka01").await.unwrap(), Some(true));
+    let all = client.preserve_unlinks("svm1").await.unwrap();
+    assert_eq!(all.into_iter().collect::<Vec<_>>(), [("kafka01".to_owned(), Some(true))]);
     let refused = fake.requests().into_iter().filter(|seen| seen.status == Some(400));
-    assert!(refused.map(|seen| seen.method).eq(["PATCH", "GET", "GET"]));
+    assert!(refused.map(|seen| seen.method).eq(["PATCH", "GET", "GET", "GET"]));
 }
 
 #[tokio::test]

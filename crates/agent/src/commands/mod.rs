@@ -4,6 +4,7 @@ mod check;
 mod failover;
 mod guard;
 mod history;
+mod ontap;
 mod order;
 mod rejoin;
 mod run;
@@ -46,6 +47,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         // A broker host has no more of a configuration than this needs.
         Command::Guard { broker, wait } => return block_on(guard::run(&cli.global, *broker, *wait)),
+        Command::Ontap(command) => return block_on(ontap::run(&cli.global, command)),
         _ => {}
     }
     let config = Config::load(&cli.global.config)?;
@@ -63,9 +65,11 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Ack { broker, reason } => block_on(order::ack(global, broker, reason, &config)),
         Command::Approve { broker, lasting } => block_on(order::approve(global, broker, lasting, &config)),
         Command::Rejoin { yes } => block_on(rejoin::run(global, yes, &config)),
-        Command::Version | Command::Canary(_) | Command::ConfigReference | Command::Guard { .. } => {
-            Ok(Exit::Done)
-        }
+        Command::Version
+        | Command::Canary(_)
+        | Command::ConfigReference
+        | Command::Guard { .. }
+        | Command::Ontap(_) => Ok(Exit::Done),
     }
 }
 

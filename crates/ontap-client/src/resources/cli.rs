@@ -1,6 +1,8 @@
 //! The passthrough to the command line, for what REST does not have. Its use is reported to the vendor (AutoSupport),
 //! and each command needs its own entry in the account's role, `/api/private/cli/<words>`.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -113,6 +115,17 @@ impl Client {
         self.call().preserve_unlink(svm, volume).await
     }
 
+    /// As [`preserve_unlink`](Self::preserve_unlink), of every volume of an SVM in one request, by the volumes' names.
+    /// ONTAP 9.12.1, by the passthrough.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`].
+    pub async fn preserve_unlinks(&self, svm: &str) -> Result<BTreeMap<String, Option<bool>>> {
+        let query = Query::new().equal("vserver", svm)?;
+        let found: Vec<PreserveUnlinkOf> = self.call().show_preserve_unlink(query).await?;
+        Ok(found.into_iter().map(|row| (row.volume, row.is_preserve_unlink_enabled)).collect())
+    }
+
     /// Sets [`preserve_unlink`](Self::preserve_unlink), and reads it back. Tried as admin first, and then with
     /// advanced privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
     ///
@@ -149,6 +162,14 @@ struct PreserveUnlink {
     is_preserve_unlink_enabled: Option<bool>,
 }
 
+#[derive(Debug, Deserialize)]
+struct PreserveUnlinkOf {
+    #[serde(deserialize_with = "value::key")]
+    volume: String,
+    #[serde(default, deserialize_with = "value::flag")]
+    is_preserve_unlink_enabled: Option<bool>,
+}
+
 /// Whether more privilege may help: what a level does not offer, it refuses as unknown or as denied.
 fn wants_privilege(error: &Error) -> bool {
     // The passthrough may refuse with a good status, too.
@@ -176,19 +197,23 @@ impl Call<'_> {
 
     async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {
         let query = Query::new().equal("vserver", svm)?.equal("volume", volume)?;
-        let query = query.fields(&["is-preserve-unlink-enabled"]);
         let request = Ask::get(self.client.url(&path("volume"), &query)?).request();
-        let as_admin: Result<Vec<PreserveUnlink>> = self.list_plain(&path("volume"), query.clone()).await;
-        let found = match as_admin {
-            Err(error) if wants_privilege(&error) => {
-                self.list_plain(&path("volume"), Privilege::Advanced.on(query)).await?
-            }
-            found => found?,
-        };
+        let found: Vec<PreserveUnlink> = self.show_preserve_unlink(query).await?;
         match found.as_slice() {
             [] => Err(Error::NothingMatched { request }),
             [one] => Ok(one.is_preserve_unlink_enabled),
             more => Err(Error::Decode { request, what: format!("{} volumes of one name", more.len()) }),
+        }
+    }
+
+    /// As admin first, and then with advanced privilege.
+    async fn show_preserve_unlink<T: DeserializeOwned>(&self, query: Query) -> Result<Vec<T>> {
+        let query = query.fields(&["is-preserve-unlink-enabled"]);
+        match self.list_plain(&path("volume"), query.clone()).await {
+            Err(error) if wants_privilege(&error) => {
+                self.list_plain(&path("volume"), Privilege::Advanced.on(query)).await
+            }
+            found => found,
         }
     }
 }

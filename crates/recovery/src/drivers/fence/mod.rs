@@ -21,7 +21,9 @@ pub use device::Device;
 pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;
 pub use ladder::Ladder;
-pub use ontap_export::{OntapConfig, OntapExportConfig, OntapGrantConfig, ProofLevel};
+pub use ontap_export::{
+    OntapConfig, OntapExportConfig, OntapGrantConfig, ProofLevel, is_mark, single_address,
+};
 pub use options::OptionValue;
 pub(crate) use options::resolve;
 

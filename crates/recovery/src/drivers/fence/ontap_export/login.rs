@@ -18,7 +18,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// By default its certificate must come from an authority that this host trusts. Secrets are read from their files anew
 /// for every act.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapConfig {
     /// The address of its management LIF, such as `https://cluster1-mgmt`; ONTAP 9.12.1 or newer.
@@ -41,6 +41,19 @@ pub struct OntapConfig {
     /// The SHA-256 of ONTAP's certificate, as `openssl x509 -fingerprint -sha256` prints it: no other one is trusted.
     #[serde(default)]
     pub pin: Option<String>,
+}
+
+impl OntapConfig {
+    /// A client that uses this account, for commands that read or prepare the storage. Reads the files with the
+    /// secrets; connects to nothing yet. `deadline`: how long each of its calls may take.
+    ///
+    /// # Errors
+    /// Every bad value, as `ontap.key: what is wrong`; a file that cannot be read within 5 s; what the client does not
+    /// take.
+    pub async fn connect(&self, deadline: Duration) -> Result<Client, BoxError> {
+        let login = Login::of(self).map_err(|problems| problems.join("; "))?;
+        login.client(deadline).await
+    }
 }
 
 /// Who to be, and whom to trust. Paths only: secrets are read anew for every act.

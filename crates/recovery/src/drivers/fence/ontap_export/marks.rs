@@ -21,8 +21,9 @@ pub(super) fn of(epoch: Epoch) -> [IpAddr; 3] {
     })
 }
 
-/// Whether no client can have this address.
-pub(super) fn is_mark(address: &IpAddr) -> bool {
+/// Whether no client can have this address: in an export rule it is one digit of the epoch that fenced, and lets
+/// nobody in.
+pub fn is_mark(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V4(v4) if NETS.contains(&[v4.octets()[0], v4.octets()[1], v4.octets()[2]]))
 }
 

@@ -33,7 +33,9 @@ use tokio::time::Instant;
 pub use self::grant::{OntapGrant, OntapGrantConfig};
 use self::login::Login;
 pub use self::login::OntapConfig;
+pub use self::marks::is_mark;
 use self::survey::list;
+pub use self::survey::single_address;
 use self::witness::{Flush, Witness};
 use crate::model::{Epoch, HostName, human};
 use crate::ports::{Fence, Note, Proof, StepError};
@@ -131,7 +133,7 @@ impl OntapExportConfig {
         if self.addresses.is_empty() {
             problem("addresses", "name every address by which this host mounts the volumes");
         }
-        if self.addresses.iter().any(|a| marks::is_mark(&a.to_canonical()) || a.is_unspecified()) {
+        if self.addresses.iter().any(|a| is_mark(&a.to_canonical()) || a.is_unspecified()) {
             problem("addresses", "one of them is an address that no host can have");
         }
         if self.idle_for.is_zero() {

@@ -136,11 +136,15 @@ fn clients_of(rule: &ExportRule, policy: &str) -> Result<BTreeSet<IpAddr>, Strin
              addresses"
         )
     };
-    rule.clients.iter().map(|client| single(&client.pattern).ok_or_else(|| wide(&client.pattern))).collect()
+    rule.clients
+        .iter()
+        .map(|client| single_address(&client.pattern).ok_or_else(|| wide(&client.pattern)))
+        .collect()
 }
 
-/// `10.0.0.1` or `10.0.0.1/32`.
-fn single(pattern: &str) -> Option<IpAddr> {
+/// The one address that a client pattern of an export rule is for: `10.0.0.1` or `10.0.0.1/32`. `None` for what may be
+/// more than one host, or is a name.
+pub fn single_address(pattern: &str) -> Option<IpAddr> {
     let (address, bits) = match pattern.trim().split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (pattern.trim(), None),
@@ -221,7 +225,11 @@ mod tests {
             ("kafka-1", None),
             ("", None),
         ] {
-            assert_eq!(single(pattern), expected.map(|address| address.parse().unwrap()), "{pattern}");
+            assert_eq!(
+                single_address(pattern),
+                expected.map(|address| address.parse().unwrap()),
+                "{pattern}"
+            );
         }
     }
 }

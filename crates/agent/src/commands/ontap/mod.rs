@@ -1,0 +1,23 @@
+//! `understudy ontap …`: the brokers' storage on NetApp ONTAP, audited, prepared and measured.
+//!
+//! Each command reads facts (async, `facts.rs`), and judges or plans by a pure function over them.
+
+mod audit;
+mod efficiency;
+mod facts;
+mod login;
+mod provision;
+mod sites;
+
+use crate::cli::{Global, Ontap};
+use crate::config::Config;
+use crate::exit::Exit;
+
+/// Runs one of the commands. `provision` need not have a configuration.
+pub(super) async fn run(global: &Global, command: &Ontap) -> anyhow::Result<Exit> {
+    match command {
+        Ontap::Provision(options) => provision::run(global, options).await,
+        Ontap::Audit => audit::run(global, &Config::load(&global.config)?).await,
+        Ontap::Efficiency => efficiency::run(global, &Config::load(&global.config)?).await,
+    }
+}

@@ -1,0 +1,51 @@
+//! Which volumes the commands are about: those of every broker's `[broker.storage.grant]`.
+
+use recovery::drivers::fence::OntapConfig;
+use recovery::drivers::storage::{MountConfig, StorageConfig};
+use recovery::model::BrokerId;
+
+use crate::config::Config;
+
+/// One SVM, with the brokers whose volumes it holds.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    pub(super) ontap: OntapConfig,
+    pub(super) svm: String,
+    /// In the order of their ids.
+    pub(super) brokers: Vec<Guarded>,
+}
+
+/// A broker on it.
+#[derive(Debug, Clone)]
+pub(super) struct Guarded {
+    pub(super) id: BrokerId,
+    /// All of its volumes, by name.
+    pub(super) volumes: Vec<String>,
+    /// How this host would mount them.
+    pub(super) mounts: Vec<MountConfig>,
+}
+
+/// The SVMs of the configuration, and the brokers without a grant: nothing here knows their volumes.
+pub(super) fn sites(config: &Config) -> (Vec<Site>, Vec<BrokerId>) {
+    let (mut sites, mut uncovered): (Vec<Site>, _) = (Vec::new(), Vec::new());
+    for (id, broker) in &config.brokers {
+        let StorageConfig::Nfs(nfs) = &broker.storage else {
+            uncovered.push(*id);
+            continue;
+        };
+        let Some(grant) = &nfs.grant else {
+            uncovered.push(*id);
+            continue;
+        };
+        let guarded = Guarded { id: *id, volumes: grant.volumes.clone(), mounts: nfs.mount.clone() };
+        // One SVM is read once, though several brokers name it.
+        match sites.iter_mut().find(|site| site.ontap == grant.ontap && site.svm == grant.svm) {
+            Some(site) => site.brokers.push(guarded),
+            None => {
+                let (ontap, svm) = (grant.ontap.clone(), grant.svm.clone());
+                sites.push(Site { ontap, svm, brokers: vec![guarded] });
+            }
+        }
+    }
+    (sites, uncovered)
+}

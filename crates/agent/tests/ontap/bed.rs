@@ -1,0 +1,120 @@
+//! A fake ONTAP, and a host whose configuration names it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ontap_client::Fingerprint;
+use ontap_client::fake::{Fake, Table, World};
+use serde_json::{Value, json};
+
+use crate::common::{Said, Site};
+
+/// By which the owner of broker 1 mounts.
+pub(crate) const OWNER: [u8; 4] = [10, 0, 0, 101];
+
+pub(crate) struct Bed {
+    pub(crate) fake: Fake,
+    site: Arc<Site>,
+    config: PathBuf,
+}
+
+/// The SVM as TR-4947 wants it, with the volume `kafka01` of broker 1, which 10.0.0.101 has mounted by 16 connections.
+pub(crate) fn good_world() -> World {
+    let mut world = World::small();
+    world.policy("svm1", "kafka1", &[&["10.0.0.101"]]);
+    world.volume("svm1", "kafka01", "kafka1");
+    world.policy("svm1", "root", &[&["10.0.0.0/8"]]);
+    world.volume("svm1", "svm1_root", "root");
+    world.update(Table::Volumes, &[("name", "svm1_root")], json!({ "nas": { "path": "/" } }));
+    let good = json!({
+        "snapshot_policy": { "name": "none" }, "efficiency": { "dedupe": "background" },
+        "~cli": { "is_preserve_unlink_enabled": true },
+    });
+    world.update(Table::Volumes, &[("name", "kafka01")], good);
+    let service = json!({ "transport": { "tcp_max_transfer_size": 262_144 } });
+    world.update(Table::NfsServices, &[("svm.name", "svm1")], service);
+    for _ in 1..16 {
+        world.connect("kafka01", OWNER.into(), std::time::Duration::ZERO);
+    }
+    world
+}
+
+impl Bed {
+    pub(crate) async fn new(world: World) -> Self {
+        let fake = Fake::https(world).await.unwrap();
+        let site = Site::new();
+        std::fs::write(site.path("password"), "secret\n").unwrap();
+        let storage = format!(
+            r#"
+driver = "nfs"
+[[broker.storage.mount]]
+source = "10.0.0.50:/kafka01"
+target = "{logs}"
+[broker.storage.grant]
+svm = "svm1"
+volumes = ["kafka01"]
+addresses = ["10.0.0.102"]
+[broker.storage.grant.ontap]
+url = "{url}"
+user = "admin"
+password_file = "{password}"
+pin = "{pin}"
+"#,
+            logs = site.path("logs").display(),
+            url = fake.url(),
+            password = site.path("password").display(),
+            pin = pin(&fake),
+        );
+        let config = site.on("standby-1", |text| {
+            let edited = text.replace("driver = \"mounted\"\nrequire_mount = false\n", storage.trim_start());
+            assert_ne!(edited, text);
+            edited
+        });
+        Self { fake, site: Arc::new(site), config }
+    }
+
+    /// Runs the binary beside the fake, which answers from this process.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Said {
+        let (site, config) = (Arc::clone(&self.site), self.config.clone());
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let run = move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            site.run_with(&config, &arguments)
+        };
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+
+    /// A file of the site.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.site.path(name)
+    }
+
+    /// Replaces the text of the configuration.
+    pub(crate) fn edit(&self, act: impl FnOnce(String) -> String) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, act(text)).unwrap();
+    }
+
+    /// The requests that could change something.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let all = self.fake.requests().into_iter();
+        all.filter(|request| request.method != "GET").map(|r| format!("{} {}", r.method, r.path)).collect()
+    }
+}
+
+/// Of the fake's certificate.
+pub(crate) fn pin(fake: &Fake) -> String {
+    Fingerprint::of(fake.certificate_der().unwrap()).to_string()
+}
+
+/// `check: verdict` of every finding that is no pass, with what was found.
+pub(crate) fn odd(report: &Value) -> Vec<(String, String)> {
+    let findings = report["findings"].as_array().unwrap().iter();
+    findings
+        .filter(|finding| finding["verdict"] != "pass")
+        .map(|finding| {
+            let text = |field: &str| finding[field].as_str().unwrap().to_owned();
+            (format!("{}: {}", text("check"), text("verdict")), text("found"))
+        })
+        .collect()
+}
