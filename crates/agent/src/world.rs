@@ -99,7 +99,7 @@ fn fences(config: &Config) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>>
 fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage>>> {
     let storage = config.brokers.iter().map(|(id, drivers)| {
         let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
-        Ok((*id, drivers.storage.clone().build(log_dirs).map_err(bad("broker.storage"))?))
+        Ok((*id, drivers.storage.clone().build(*id, log_dirs).map_err(bad("broker.storage"))?))
     });
     storage.collect()
 }

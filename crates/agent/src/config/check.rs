@@ -323,7 +323,7 @@ impl Check<'_> {
         let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
         let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
         if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
-            && let Err(said) = storage.clone().build(log_dirs.clone())
+            && let Err(said) = storage.clone().build(id.unwrap_or(BrokerId(0)), log_dirs.clone())
         {
             self.driver(&at("storage"), said);
         }

@@ -2,6 +2,7 @@
 
 pub mod mounted;
 pub mod nfs;
+pub mod snapshot;
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
@@ -16,10 +17,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::granted::Granted;
+use self::snapshot::Snapshotted;
+use crate::model::BrokerId;
 use crate::ports::Storage;
 
 pub use mounted::{Mounted, MountedConfig};
 pub use nfs::{MountConfig, Nfs, NfsConfig};
+pub use snapshot::SnapshotConfig;
 
 /// How a broker's log dirs come to this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -36,21 +40,40 @@ impl StorageConfig {
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
-        match self {
-            Self::Mounted(config) => Ok(Arc::new(config.build(log_dirs)?)),
-            Self::Nfs(mut config) => {
-                let grant = config.grant.take().map(|grant| grant.build()).transpose();
-                match (config.build(log_dirs), grant) {
-                    (Ok(nfs), Ok(None)) => Ok(Arc::new(nfs)),
-                    (Ok(nfs), Ok(Some(grant))) => Ok(Arc::new(Granted { grant, inner: Arc::new(nfs) })),
-                    (nfs, grant) => {
-                        let within = |problem| format!("grant.{problem}");
-                        let grant = grant.err().unwrap_or_default().into_iter().map(within);
-                        Err(nfs.err().unwrap_or_default().into_iter().chain(grant).collect())
-                    }
-                }
+    pub fn build(self, broker: BrokerId, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
+        let mut problems = Vec::new();
+        let (storage, grant, snapshot) = match self {
+            Self::Mounted(mut config) => {
+                let snapshot = config.snapshot.take();
+                (config.build(log_dirs).map(shared), None, snapshot)
             }
+            Self::Nfs(mut config) => {
+                let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
+                (config.build(log_dirs).map(shared), grant, snapshot)
+            }
+        };
+        let storage = storage.map_err(|said| problems.extend(said)).ok();
+        let snapshots = snapshot.map(|snapshot| snapshot.build(broker, grant.as_deref())).transpose();
+        let snapshots = within("snapshot", snapshots, &mut problems);
+        let grant = within("grant", grant.map(|grant| grant.build()).transpose(), &mut problems);
+        let Some(mut storage) = storage.filter(|_| problems.is_empty()) else { return Err(problems) };
+        if let Some(grant) = grant {
+            storage = Arc::new(Granted { grant, inner: storage });
         }
+        if let Some(snapshots) = snapshots {
+            // Outermost, so that it is taken while nobody is let in.
+            storage = Arc::new(Snapshotted { snapshots, inner: storage });
+        }
+        Ok(storage)
     }
+}
+
+fn shared(storage: impl Storage + 'static) -> Arc<dyn Storage> {
+    Arc::new(storage)
+}
+
+/// What a section inside this one makes, or its problems with the section's name before them.
+fn within<T>(section: &str, built: Result<Option<T>, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    let said = |said: Vec<String>| problems.extend(said.iter().map(|text| format!("{section}.{text}")));
+    built.map_err(said).ok().flatten()
 }

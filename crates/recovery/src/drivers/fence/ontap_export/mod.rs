@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::grant::{OntapGrant, OntapGrantConfig};
-use self::login::Login;
+pub(crate) use self::login::Login;
 pub use self::login::OntapConfig;
 use self::survey::list;
 use self::witness::{Flush, Witness};
