@@ -42,6 +42,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
     let canaries = check.canaries(policy.as_ref());
+    let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let Check { doc, warnings } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -80,6 +81,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         brokers,
         peers,
         canaries,
+        ontap_clients,
         warnings,
     })
 }

@@ -10,6 +10,7 @@ mod granted;
 mod log_dir;
 mod mountinfo;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use serde::Deserialize;
 
 use self::granted::Granted;
 use self::snapshot::Snapshotted;
+use crate::drivers::health_signal::ontap_clients::Watched;
 use crate::model::BrokerId;
 use crate::ports::Storage;
 
@@ -65,6 +67,30 @@ impl StorageConfig {
             storage = Arc::new(Snapshotted { snapshots, inner: storage });
         }
         Ok(storage)
+    }
+
+    /// Where the volumes of `broker` are, if its grant says so, or else its snapshots.
+    #[must_use]
+    pub fn watched(&self, broker: BrokerId) -> Option<Watched> {
+        let (grant, snapshot) = match self {
+            Self::Mounted(config) => (None, config.snapshot.as_deref()),
+            Self::Nfs(config) => (config.grant.as_deref(), config.snapshot.as_deref()),
+        };
+        let (ontap, svm, volumes) = match (grant, snapshot) {
+            (Some(grant), _) => (grant.ontap.clone(), grant.svm.clone(), grant.volumes.clone()),
+            (None, Some(own)) => (own.ontap.clone()?, own.svm.clone()?, own.volumes.clone()?),
+            (None, None) => return None,
+        };
+        Some(Watched { broker, ontap, svm, volumes })
+    }
+
+    /// The addresses by which this host mounts the volumes, as its grant has them.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        match self {
+            Self::Nfs(NfsConfig { grant: Some(grant), .. }) => grant.addresses.clone(),
+            _ => Vec::new(),
+        }
     }
 }
 
