@@ -1,6 +1,7 @@
 //! The configuration becomes drivers: the one place that knows which driver stands behind which port.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -99,7 +100,7 @@ fn fences(config: &Config) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>>
 fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage>>> {
     let storage = config.brokers.iter().map(|(id, drivers)| {
         let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
-        Ok((*id, drivers.storage.clone().build(log_dirs).map_err(bad("broker.storage"))?))
+        Ok((*id, drivers.storage.clone().build(*id, log_dirs).map_err(bad("broker.storage"))?))
     });
     storage.collect()
 }
@@ -135,7 +136,23 @@ fn signals(
         let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
         signals.push(Arc::new(canary));
     }
+    if let Some(config_of) = &config.ontap_clients {
+        let brokers = config.brokers.iter();
+        let watched: Vec<_> = brokers.filter_map(|(id, drivers)| drivers.storage.watched(*id)).collect();
+        let counted = config_of.build(&watched, &hosts(config)).map_err(bad("ontap_clients"))?;
+        signals.extend(counted.into_iter().map(|signal| Arc::new(signal) as Arc<dyn HealthSignal>));
+    }
     Ok(signals)
+}
+
+/// Whose an address is by which volumes are mounted, as the fences and grants have it.
+fn hosts(config: &Config) -> BTreeMap<IpAddr, HostName> {
+    let fenced = config.fences.iter().flat_map(|(host, ladder)| {
+        ladder.iter().flat_map(FenceConfig::storage_addresses).map(move |address| (*address, host))
+    });
+    let grants = config.brokers.values().flat_map(|drivers| drivers.storage.addresses());
+    let here = grants.map(|address| (address, &config.topology.here));
+    fenced.chain(here).map(|(address, host)| (address.to_canonical(), host.clone())).collect()
 }
 
 /// What a driver found bad although the check of the configuration did not: both are told by the driver.

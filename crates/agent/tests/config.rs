@@ -100,6 +100,51 @@ fn this_host_is_no_peer_of_itself_and_a_canary_fits_the_policy_and_no_log_dir() 
     assert_eq!(keys, ["peer[0].host", "canary[0].dir", "canary[0].deadline"], "{error}");
 }
 
+/// The example with what is commented out in it.
+fn everything_of_ontap() -> String {
+    let text = fs::read_to_string(root().join("deploy/examples/standby-ontap.toml")).unwrap();
+    let is_key = |line: &str| {
+        line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let typed = |line: &str| match line.strip_prefix("# ") {
+        Some(inner) if is_key(inner) => format!("{inner}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(typed).collect()
+}
+
+#[test]
+fn what_the_ontap_example_leaves_out_is_good_too() {
+    let text = everything_of_ontap();
+    let config = Config::parse(Path::new("u.toml"), &text).unwrap_or_else(|error| panic!("{error}"));
+    assert!(config.warnings.is_empty() && config.ontap_clients.is_some());
+    let (id, broker) = config.brokers.first_key_value().unwrap();
+    let watched = broker.storage.watched(*id).unwrap();
+    assert_eq!((watched.svm.as_str(), watched.volumes.as_slice()), ("svm1", &["kafka01".to_owned()][..]));
+}
+
+#[test]
+fn snapshots_and_counters_fit_the_grant_and_the_policy() {
+    let bad = everything_of_ontap().replace("keep = 2", "keep = 0\nvolumes = [\"kafka02\"]");
+    let bad = bad.replace("quiet_after = \"15s\"", "quiet_after = \"5s\"\ndeadline = \"2s\"");
+    let error = Config::parse(Path::new("u.toml"), &bad).unwrap_err();
+    let mut keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    keys.sort_unstable();
+    let wanted = [
+        "broker[0].storage.snapshot.keep",
+        "broker[0].storage.snapshot.volumes",
+        "ontap_clients.deadline",
+        "ontap_clients.quiet_after",
+    ];
+    assert_eq!(keys, wanted, "{error}");
+
+    // Without a broker on ONTAP there is nothing to count.
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let error = Config::parse(Path::new("u.toml"), &format!("{text}\n[ontap_clients]\n")).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["ontap_clients"], "{error}");
+}
+
 #[test]
 fn what_is_left_out_has_the_documented_default() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();

@@ -10,7 +10,7 @@ use recovery::cycle::Cycle;
 use recovery::decide::{Decision, HoldReason};
 use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::event::{Event, What};
-use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, ProbeOutcome};
+use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, ProbeOutcome, VolumeUse};
 use recovery::plan::Phase;
 use recovery::policy::Mode;
 use recovery::ports::{EventSink, HealthSignal, Note};
@@ -32,6 +32,7 @@ fn status(at: Option<Timestamp>) -> Status {
         says: "healthy".to_owned(),
         evidence: vec!["our probe: broker 1 answers for 2.0 s".to_owned()],
         takeover: None,
+        volumes: Some(VolumeUse { quiet: Some(Duration::from_millis(1_500)), ..VolumeUse::default() }),
     };
     Status {
         host: "standby-1".into(),
@@ -91,7 +92,10 @@ async fn the_pages_follow_the_snapshot() {
 
     let (head, body) = get(address, "/metrics").await;
     assert!(head.contains("content-type: application/openmetrics-text"), "{head}");
-    assert!(body.contains("understudy_ledger_epoch{broker=\"1\"} 3") && body.ends_with("# EOF\n"), "{body}");
+    assert!(body.contains("understudy_ledger_epoch{broker=\"1\"} 3"), "{body}");
+    // What is not known is not there.
+    assert!(body.contains("understudy_volume_io_age_seconds{broker=\"1\"} 1.5"), "{body}");
+    assert!(!body.contains("understudy_volume_client_idle_seconds{") && body.ends_with("# EOF\n"), "{body}");
     assert!(get(address, "/nothing").await.0.contains(" 404 "));
     pages.abort();
 }

@@ -38,6 +38,26 @@ impl Query {
         }
     }
 
+    /// Only records whose `field` is one of `values`.
+    ///
+    /// # Errors
+    /// As [`equal`](Self::equal), of any of them; and if there is none, which would ask for everything.
+    pub fn any_of(self, field: &str, values: &[&str]) -> Result<Self> {
+        if values.is_empty() {
+            return Err(Error::usage(format!("{field}: there is no value to look for")));
+        }
+        let values: Vec<String> = values.iter().map(|value| literal(field, value)).collect::<Result<_>>()?;
+        Ok(self.raw(field, values.join("|")))
+    }
+
+    /// Adds alternatives, each with `|` before it and as ONTAP's query language has it, to the condition on `field`.
+    pub(crate) fn and_any(mut self, field: &str, alternatives: &str) -> Self {
+        for (_, value) in self.pairs.iter_mut().filter(|(name, _)| name == field) {
+            value.push_str(alternatives);
+        }
+        self
+    }
+
     /// As [`maybe`](Self::maybe), for an IP address. It is asked for as ONTAP writes addresses: in any other spelling
     /// it might match nothing, which would look as if there were nothing.
     ///
@@ -91,6 +111,13 @@ fn literal(field: &str, value: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_several_values_is_asked_for_as_they_are() {
+        let query = Query::new().any_of("name", &["kafka01", "a|b"]).unwrap();
+        assert_eq!(query.pairs(), [("name".to_owned(), "kafka01|\"a|b\"".to_owned())]);
+        assert!(Query::new().any_of("name", &[]).is_err() && Query::new().any_of("name", &[""]).is_err());
+    }
 
     #[test]
     fn operators_in_a_value_are_quoted() {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::model::{
     BrokerId, CanaryOutcome, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
     LedgerStanding, LocalProcess, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, QuorumView,
+    VolumeUse,
 };
 
 /// A broker that is still listed this long after it stopped answering did not stop cleanly. Shorter than any
@@ -31,6 +32,7 @@ pub struct Board {
     ledger: Option<(Moment, LedgerReading)>,
     claims: BTreeMap<BrokerId, ClaimTrack>,
     canaries: BTreeMap<String, CanaryTrack>,
+    volumes: BTreeMap<BrokerId, (Moment, VolumeUse)>,
     peers: BTreeMap<HostName, (Moment, PeerView)>,
     local: BTreeMap<BrokerId, LocalTrack>,
     sighted: BTreeMap<&'static str, Moment>,
@@ -97,6 +99,7 @@ impl Board {
                 };
                 self.canaries.insert(canary, CanaryTrack { at, brokers, wrote });
             }
+            Fact::Volumes { broker, usage } => drop(self.volumes.insert(broker, (at, usage))),
             Fact::Peer(view) => drop(self.peers.insert(view.host.clone(), (at, view))),
             Fact::Local { broker, process } => {
                 let last = self.local.get(&broker).filter(|track| track.process == process);
@@ -171,6 +174,8 @@ pub struct Seen {
     pub local: Option<(LocalProcess, Duration)>,
     /// Whether its storage can be written to, from here and from wherever an agent says.
     pub storage: Option<StorageSeen>,
+    /// How its volumes are used, as the storage counts: no witness, for it may be told late.
+    pub volumes: Option<VolumeUse>,
 }
 
 /// Who could write to a broker's storage lately, and to whom a write did not come back.
@@ -321,6 +326,7 @@ pub fn observe(
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
             storage: storage(board, &peers, id, &fresh),
+            volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
         };
         (id, seen)
     });

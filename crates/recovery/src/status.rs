@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::{Decision, sentences};
 use crate::event::{Event, What};
-use crate::model::{BrokerId, Epoch, EpochState, HostName, PeerView, Topology};
+use crate::model::{BrokerId, Epoch, EpochState, HostName, PeerView, Topology, VolumeUse};
 use crate::observe::Observation;
 use crate::plan::Phase;
 use crate::policy::{Mode, Policy};
@@ -56,6 +56,9 @@ pub struct BrokerStatus {
     pub evidence: Vec<String>,
     /// The takeover that this process carries out.
     pub takeover: Option<TakeoverStatus>,
+    /// How its volumes are used, as the storage counts.
+    #[serde(default)]
+    pub volumes: Option<VolumeUse>,
 }
 
 /// A takeover that this process carries out.
@@ -158,6 +161,7 @@ impl Tracker {
                 decision,
                 evidence: sentences(*id, seen),
                 takeover: takeovers.get(id).cloned(),
+                volumes: seen.brokers.get(id).and_then(|seen| seen.volumes),
             }
         });
         Status {

@@ -12,7 +12,7 @@ use recovery::decide::{Decision, decide, decide_manual};
 use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
 use recovery::model::{
     Attempt, BrokerId, Candidate, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding,
-    LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome,
+    LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome, VolumeUse,
 };
 use recovery::observe::{LedgerSeen, Observation, ProbeSeen, Seen, StorageSeen};
 use recovery::plan::{Phase, Plan, Step, plan};
@@ -63,11 +63,26 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
         prop_oneof![Just(LocalProcess::Absent), Just(LocalProcess::Running), Just(LocalProcess::Exited)];
     let storage = prop::option::weighted(0.2, any::<bool>());
     let local = prop::option::weighted(0.3, (process, duration()));
-    (local, storage, prop::option::of(0..60_u64)).prop_map(move |(local, here, quiet)| Seen {
-        local,
-        storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
-        claim_quiet: quiet.map(Duration::from_secs),
-        ..seen.clone()
+    let volumes = prop::option::weighted(0.3, volumes());
+    (local, storage, prop::option::of(0..60_u64), volumes).prop_map(move |(local, here, quiet, volumes)| {
+        Seen {
+            local,
+            storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
+            claim_quiet: quiet.map(Duration::from_secs),
+            volumes,
+            ..seen.clone()
+        }
+    })
+}
+
+/// What the storage may count.
+fn volumes() -> impl Strategy<Value = VolumeUse> {
+    let some = || prop::option::of(duration());
+    (some(), some(), some(), any::<bool>()).prop_map(|(quiet, unwritten, client_idle, stopped)| VolumeUse {
+        quiet,
+        unwritten,
+        client_idle,
+        stopped,
     })
 }
 
@@ -322,6 +337,21 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// It is shown, and neither speaks for a takeover nor against one.
+    #[test]
+    fn what_the_storage_counts_decides_nothing(seen in observation(), volumes in volumes()) {
+        let decided = |volumes| {
+            let mut seen = seen.clone();
+            seen.brokers.values_mut().for_each(|broker| broker.volumes = volumes);
+            let mut decision = decide(BROKER, &seen, &World::topology(), &World::policy());
+            if let Decision::TakeOver(takeover) | Decision::RestartInPlace(takeover) = &mut decision {
+                takeover.because.clear();
+            }
+            decision
+        };
+        prop_assert_eq!(decided(Some(volumes)), decided(None));
+    }
 
     /// Applies whatever entries are legal, and looks at what would be done next.
     #[test]

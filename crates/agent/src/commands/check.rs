@@ -95,6 +95,9 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     for controller in &config.cluster.controllers {
         looks.add(controller_listens(controller.to_string(), controller.listener.clone()));
     }
+    if config.ontap_clients.is_some() {
+        looks.add(counted(world.clone()));
+    }
     if config.cluster.controllers.is_empty() {
         let says = "none are configured: a takeover waits for the dead broker's session to expire";
         looks.add(std::future::ready(vec![Item::warn(
@@ -203,6 +206,30 @@ fn seen(world: &World, signal: &str, fact: Fact) -> Option<Item> {
         }
         _ => None,
     }
+}
+
+/// Whether the storage tells its counters. Without them a takeover works as well.
+async fn counted(world: Arc<World>) -> Vec<Item> {
+    let mut items = Vec::new();
+    for signal in world.signals.iter().filter(|signal| signal.name() == "ontap_clients") {
+        let seen = signal.look(world.ports.clock.as_ref()).await.into_iter().map(|evidence| evidence.fact);
+        let mut brokers = Vec::new();
+        for fact in seen {
+            match fact {
+                Fact::Volumes { broker, .. } => brokers.push(broker.to_string()),
+                Fact::Blind { why } => {
+                    let remedy = "until it is read, a storage that stalls for all is told by canaries only";
+                    items.push(Item::warn("signal ontap_clients", why, remedy));
+                }
+                _ => {}
+            }
+        }
+        if !brokers.is_empty() {
+            let says = format!("ONTAP counts what happens in the volumes of {}", brokers.join(", "));
+            items.push(Item::ok("signal ontap_clients", says));
+        }
+    }
+    items
 }
 
 fn listed(world: &World, listed: Vec<BrokerId>) -> Item {

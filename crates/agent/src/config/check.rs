@@ -44,6 +44,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
     let canaries = check.canaries(policy.as_ref());
+    let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let Check { doc, warnings } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -82,6 +83,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         brokers,
         peers,
         canaries,
+        ontap_clients,
         warnings,
     })
 }
@@ -325,7 +327,7 @@ impl Check<'_> {
         let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
         let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
         if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
-            && let Err(said) = storage.clone().build(log_dirs.clone())
+            && let Err(said) = storage.clone().build(id.unwrap_or(BrokerId(0)), log_dirs.clone())
         {
             self.driver(&at("storage"), said);
         }

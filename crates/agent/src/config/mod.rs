@@ -18,6 +18,7 @@ use recovery::drivers::address::AddressConfig;
 use recovery::drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use recovery::drivers::cluster::kafka::ClusterConfig;
 use recovery::drivers::fence::FenceConfig;
+use recovery::drivers::health_signal::ontap_clients::OntapClientsConfig;
 use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::drivers::health_signal::storage_canary::CanaryConfig;
 use recovery::drivers::ledger::LedgerConfig;
@@ -58,6 +59,8 @@ pub struct Config {
     pub peers: Vec<PeerConfig>,
     /// Where this host tries to write.
     pub canaries: Vec<CanaryConfig>,
+    /// How the storage's own counters are watched, if at all.
+    pub ontap_clients: Option<OntapClientsConfig>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<Problem>,
 }

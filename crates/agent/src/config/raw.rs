@@ -8,6 +8,7 @@ use recovery::drivers::address::AddressConfig;
 use recovery::drivers::broker_host::BrokerHostConfig;
 use recovery::drivers::cluster::kafka::ClusterConfig;
 use recovery::drivers::fence::FenceConfig;
+use recovery::drivers::health_signal::ontap_clients::OntapClientsConfig;
 use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::drivers::health_signal::storage_canary::CanaryConfig;
 use recovery::drivers::ledger::LedgerConfig;
@@ -52,6 +53,7 @@ pub(crate) struct Raw {
     peer: Vec<PeerConfig>,
     #[schemars(default)]
     canary: Vec<CanaryConfig>,
+    ontap_clients: Option<OntapClientsConfig>,
 }
 
 fn mode(_: &mut schemars::SchemaGenerator) -> Schema {

@@ -43,6 +43,12 @@ impl<'s> Page<'s> {
     /// A section's own keys as a table; then the sections inside it.
     fn section(&mut self, path: &str, schema: &'s Map<String, Value>) {
         let own = text(schema, "description").or_else(|| text(self.resolve(schema), "description"));
+        // A section that may be left out stands behind an alternative to nothing.
+        let only = || match self.kinds(schema).as_slice() {
+            [one] => text(one, "description"),
+            _ => None,
+        };
+        let own = own.or_else(only);
         self.paragraph(own.unwrap_or_default());
         self.body(path, schema);
     }

@@ -1,14 +1,16 @@
-//! The `[[peer]]` and `[[canary]]` sections.
+//! The `[[peer]]`, `[[canary]]` and `[ontap_clients]` sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use recovery::drivers::health_signal::ontap_clients::OntapClientsConfig;
 use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::drivers::health_signal::storage_canary::CanaryConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
 
+use super::BrokerConfig;
 use super::check::Check;
 
 impl Check<'_> {
@@ -58,5 +60,21 @@ impl Check<'_> {
             canaries.push(canary);
         }
         canaries
+    }
+
+    pub(super) fn ontap_clients(
+        &mut self,
+        policy: Option<&Policy>,
+        brokers: &BTreeMap<BrokerId, BrokerConfig>,
+    ) -> Option<OntapClientsConfig> {
+        let config: OntapClientsConfig = self.doc.read("ontap_clients")?;
+        let stale_after = policy.map_or(Duration::MAX, |policy| policy.stale_after);
+        self.driver("ontap_clients", config.problems(stale_after));
+        if brokers.iter().all(|(id, drivers)| drivers.storage.watched(*id).is_none()) {
+            let remedy =
+                "add [broker.storage.grant] to the brokers whose volumes are on ONTAP, or leave this out";
+            self.doc.problem("ontap_clients", "no broker says where its volumes are", remedy);
+        }
+        Some(config)
     }
 }

@@ -1,7 +1,9 @@
 //! Every metric of the agent. They are made of events, and of the status snapshot at each scrape.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -88,9 +90,14 @@ pub struct Metrics {
     epoch: Family<ByBroker, Gauge>,
     steps_failed: Family<ByStep, Counter>,
     blind: Family<BySignal, Gauge>,
+    volume_quiet: Family<ByBroker, Seconds>,
+    client_idle: Family<ByBroker, Seconds>,
     /// When the fence of each takeover under way was first tried.
     fencing_since: Mutex<BTreeMap<BrokerId, Timestamp>>,
 }
+
+/// A gauge of seconds.
+type Seconds = Gauge<f64, AtomicU64>;
 
 /// From a tenth of a second to a quarter of an hour: a proof takes the one, a long log recovery the other.
 fn seconds() -> Histogram {
@@ -111,6 +118,8 @@ impl Default for Metrics {
             epoch: Family::default(),
             steps_failed: Family::default(),
             blind: Family::default(),
+            volume_quiet: Family::default(),
+            client_idle: Family::default(),
             fencing_since: Mutex::default(),
         };
         metrics.register();
@@ -147,6 +156,11 @@ impl Metrics {
         r.register("ledger_epoch", "The newest epoch in the ledger", self.epoch.clone());
         r.register("steps_failed", "Takeover steps that failed, by kind of error", self.steps_failed.clone());
         r.register("signal_blind", "1 while a signal cannot see", self.blind.clone());
+        let quiet = "Since the last operation in any of a broker's volumes, as the storage counts";
+        r.register_with_unit("volume_io_age", quiet, seconds(), self.volume_quiet.clone());
+        let idle =
+            "Idle time of the client that used a broker's volumes last, as the storage tells; it may lag";
+        r.register_with_unit("volume_client_idle", idle, seconds(), self.client_idle.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "The running agent", build);
     }
@@ -161,6 +175,9 @@ impl Metrics {
                 let epoch = i64::try_from(epoch.0).unwrap_or(i64::MAX);
                 self.epoch.get_or_create(&ByBroker { broker: broker.id.0 }).set(epoch);
             }
+            let volumes = broker.volumes.unwrap_or_default();
+            set_or_remove(&self.volume_quiet, broker.id, volumes.quiet);
+            set_or_remove(&self.client_idle, broker.id, volumes.client_idle);
         }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -203,6 +220,19 @@ impl Metrics {
                 since.remove(&broker);
             }
             _ => {}
+        }
+    }
+}
+
+/// What is not known is not there: an old value would pass for a present one.
+fn set_or_remove(gauges: &Family<ByBroker, Seconds>, broker: BrokerId, value: Option<Duration>) {
+    let labels = ByBroker { broker: broker.0 };
+    match value {
+        Some(value) => {
+            gauges.get_or_create(&labels).set(value.as_secs_f64());
+        }
+        None => {
+            gauges.remove(&labels);
         }
     }
 }

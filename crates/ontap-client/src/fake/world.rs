@@ -320,6 +320,15 @@ impl World {
         self.update(Table::Volumes, &[("name", volume)], json!({ "metric": metric }));
     }
 
+    /// What the volume's raw counters show from now on: reads, writes and other operations since the node started, dated
+    /// `at`. `status` is `ok`, or why they are not whole.
+    pub fn counted(&mut self, volume: &str, operations: [u64; 3], at: jiff::Timestamp, status: &str) {
+        let [read, write, other] = operations;
+        let all = json!({ "read": read, "write": write, "other": other, "total": read + write + other });
+        let statistics = json!({ "timestamp": at.to_string(), "status": status, "iops_raw": all });
+        self.update(Table::Volumes, &[("name", volume)], json!({ "statistics": statistics }));
+    }
+
     /// A granted NFSv4.1 share lock of `client` on `path` (relative to the junction). Returns its UUID.
     pub fn lock(&mut self, volume: &str, client: IpAddr, path: &str) -> String {
         let uuid = self.uuid();

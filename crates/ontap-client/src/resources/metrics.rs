@@ -142,6 +142,24 @@ pub struct Counters {
     pub latency_us: Latency,
 }
 
+/// A volume's counters, with its name.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct VolumeCounters {
+    /// The volume's key.
+    #[serde(deserialize_with = "value::key")]
+    pub uuid: String,
+    /// Its name, one of a kind in its SVM.
+    #[serde(deserialize_with = "value::key")]
+    pub name: String,
+    /// What was counted. `None`: ONTAP does not tell.
+    #[serde(default)]
+    pub statistics: Option<Counters>,
+}
+
+/// What is asked for when operations are counted: bytes and latencies cost ONTAP more, and say nothing more.
+const OPERATIONS: &[&str] =
+    &["uuid", "name", "statistics.timestamp", "statistics.status", "statistics.iops_raw"];
+
 #[derive(Debug, Deserialize)]
 struct WithCounters {
     #[serde(default)]
@@ -166,5 +184,15 @@ impl Client {
         let query = Query::new().fields(&["statistics"]);
         let volume: WithCounters = self.call().get(&["storage", "volumes", volume_uuid], query).await?;
         Ok(volume.statistics)
+    }
+
+    /// The operations counted in these volumes of an SVM, all in one request. A volume that is not there is left out.
+    /// ONTAP 9.7.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is named.
+    pub async fn counters_of(&self, svm: &str, volumes: &[&str]) -> Result<Vec<VolumeCounters>> {
+        let query = Query::new().equal("svm.name", svm)?.any_of("name", volumes)?.fields(OPERATIONS);
+        self.call().list(&["storage", "volumes"], query).await
     }
 }

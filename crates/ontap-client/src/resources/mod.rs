@@ -28,7 +28,7 @@ pub use export::{ClientMatch, ExportPolicy, ExportRule, NewExportRule};
 pub use export_view::{PolicyRules, VolumeExport};
 pub use interface::{Interface, InterfaceQuery, IpAddress, LinkState, Location};
 pub use lock::{ByteLock, Lock, LockInterface, LockKind, LockProtocol, LockQuery, LockState, ShareLock};
-pub use metrics::{Counters, Interval, Latency, MetricsOf, Rates, Sample};
+pub use metrics::{Counters, Interval, Latency, MetricsOf, Rates, Sample, VolumeCounters};
 pub use nfs::{AccessCache, NfsChange, NfsProtocol, NfsService, NfsState, NfsTransport, NfsV41Features};
 pub use nfs_client::{NfsClient, NfsClientQuery, NfsClientSettings, NfsVersion};
 pub use snapmirror::{MirrorEnd, MirrorQuery, MirrorState, MirrorTransfer, SnapMirror, TransferState};

@@ -115,6 +115,18 @@ impl Client {
         self.call().list(&["protocols", "nfs", "connected-clients"], query.fields(FIELDS)).await
     }
 
+    /// Who has been using these volumes, or constituents of theirs (`NAME__0001`), in one request. ONTAP 9.7.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is named.
+    pub async fn nfs_clients_of(&self, svm: &str, volumes: &[&str]) -> Result<Vec<NfsClient>> {
+        let plain = |name: &&&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let constituents: String = volumes.iter().filter(plain).map(|name| format!("|{name}__*")).collect();
+        let query = Query::new().equal("svm.name", svm)?.any_of("volume.name", volumes)?;
+        let query = query.and_any("volume.name", &constituents);
+        self.call().list(&["protocols", "nfs", "connected-clients"], query.fields(FIELDS)).await
+    }
+
     /// How ONTAP remembers clients. ONTAP 9.12.1.
     ///
     /// # Errors

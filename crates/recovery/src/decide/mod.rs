@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
 use crate::model::{
     BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Moment, Orders, Outcome, ProbeOutcome,
-    Succession, Topology, human,
+    Succession, Topology, VolumeUse, human,
 };
 use crate::observe::{Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};
@@ -251,7 +251,29 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
     });
     let (answering, others) = seen.others_answering(broker);
     said.push(format!("{answering} of {others} other brokers answer us"));
+    said.extend(here.volumes.and_then(counted));
     said
+}
+
+/// What the storage counts, for people. It may tell it late, so it is no witness.
+fn counted(volumes: VolumeUse) -> Option<String> {
+    let VolumeUse { quiet, unwritten, client_idle, stopped } = volumes;
+    let mut said = match (stopped, unwritten, quiet) {
+        (true, Some(unwritten), _) => {
+            format!(
+                "the storage counts: its client stopped writing {} ago, while others write",
+                human(unwritten)
+            )
+        }
+        (_, _, Some(quiet)) => {
+            format!("the storage counts: last operation in its volumes {} ago", human(quiet))
+        }
+        _ => return None,
+    };
+    if let Some(idle) = client_idle {
+        said.push_str(&format!("; it calls the client idle for {}", human(idle)));
+    }
+    Some(said + " (no witness)")
 }
 
 /// A takeover that a person asks for: the same evidence, and what speaks against it. Each objection may be

@@ -49,6 +49,13 @@ pub enum Fact {
         /// What came of it.
         outcome: CanaryOutcome,
     },
+    /// How a broker's volumes are used, as the storage itself counts. For people: no decision rests on it.
+    Volumes {
+        /// The broker.
+        broker: BrokerId,
+        /// What was counted.
+        usage: VolumeUse,
+    },
     /// What another agent sees.
     Peer(PeerView),
     /// What the broker's process on this host does.
@@ -132,6 +139,20 @@ pub enum CanaryOutcome {
         /// The error.
         why: String,
     },
+}
+
+/// How a broker's volumes are used, as the storage itself counts. `None`: not known, or not yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeUse {
+    /// For how long no operation was counted in any of them.
+    pub quiet: Option<Duration>,
+    /// For how long no write was.
+    pub unwritten: Option<Duration>,
+    /// For how long the client that used them last has been idle. The storage may tell it late.
+    pub client_idle: Option<Duration>,
+    /// Nothing was written for longer than a live Kafka leaves out, while volumes of other brokers are written to: the
+    /// client stopped, not the storage.
+    pub stopped: bool,
 }
 
 /// What the process of a broker does on the host that looks.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use evidence::{
     CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, PeerSaw, PeerView, ProbeOutcome,
-    QuorumView,
+    QuorumView, VolumeUse,
 };
 pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};

@@ -10,6 +10,7 @@ mod device;
 pub(crate) mod fuzz;
 mod options;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -64,5 +65,14 @@ impl FenceConfig {
             Self::Exec(config) => Arc::new(config.build()?),
             Self::OntapExport(config) => Arc::new(config.build()?),
         })
+    }
+
+    /// The addresses by which the host mounts its volumes, where the fence goes by them.
+    #[must_use]
+    pub fn storage_addresses(&self) -> &[IpAddr] {
+        match self {
+            Self::OntapExport(config) => &config.addresses,
+            _ => &[],
+        }
     }
 }

@@ -5,5 +5,6 @@ pub mod kafka_probe;
 pub mod kafka_quorum;
 pub mod ledger;
 pub mod local_process;
+pub mod ontap_clients;
 pub mod peer;
 pub mod storage_canary;

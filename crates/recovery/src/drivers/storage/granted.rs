@@ -14,7 +14,8 @@ pub(super) struct Granted {
     pub(super) inner: Arc<dyn Storage>,
 }
 
-fn both(first: Note, second: Note) -> Note {
+/// Two notes in one.
+pub(super) fn both(first: Note, second: Note) -> Note {
     let details = first.details.into_iter().chain(second.details).collect();
     Note { text: format!("{}; {}", first.text, second.text), details }
 }

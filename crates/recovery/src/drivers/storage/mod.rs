@@ -2,6 +2,7 @@
 
 pub mod mounted;
 pub mod nfs;
+pub mod snapshot;
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
@@ -9,6 +10,7 @@ mod granted;
 mod log_dir;
 mod mountinfo;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,11 +18,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::granted::Granted;
+use self::snapshot::Snapshotted;
 use crate::drivers::fence::OntapGrantConfig;
+use crate::drivers::health_signal::ontap_clients::Watched;
+use crate::model::BrokerId;
 use crate::ports::Storage;
 
 pub use mounted::{Mounted, MountedConfig};
 pub use nfs::{MountConfig, Nfs, NfsConfig};
+pub use snapshot::SnapshotConfig;
 
 /// How a broker's log dirs come to this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -32,49 +38,61 @@ pub enum StorageConfig {
     Nfs(NfsConfig),
 }
 
-/// The driver, behind the grant if there is one; or what is wrong with either.
-fn granted(
-    grant: Option<Box<OntapGrantConfig>>,
-    sources: &[&str],
-    storage: Result<impl Storage + 'static, Vec<String>>,
-) -> Result<Arc<dyn Storage>, Vec<String>> {
-    match (storage, grant.map(|grant| grant.build(sources)).transpose()) {
-        (Ok(storage), Ok(None)) => Ok(Arc::new(storage)),
-        (Ok(storage), Ok(Some(grant))) => Ok(Arc::new(Granted { grant, inner: Arc::new(storage) })),
-        (storage, grant) => {
-            let within = |problem| format!("grant.{problem}");
-            let grant = grant.err().unwrap_or_default().into_iter().map(within);
-            Err(storage.err().unwrap_or_default().into_iter().chain(grant).collect())
-        }
-    }
-}
-
 impl StorageConfig {
     /// The driver for a broker with these log dirs, ready to use.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
-        match self {
+    pub fn build(self, broker: BrokerId, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
+        let mut problems = Vec::new();
+        let sources: Vec<String> = match &self {
+            Self::Mounted(config) => config.source.iter().cloned().collect(),
+            Self::Nfs(config) => config.mount.iter().map(|mount| mount.source.clone()).collect(),
+        };
+        let (storage, grant, snapshot) = match self {
             Self::Mounted(mut config) => {
-                let grant = config.grant.take();
-                let sources = config.source.clone();
-                granted(
-                    grant,
-                    &sources.iter().map(String::as_str).collect::<Vec<_>>(),
-                    config.build(log_dirs),
-                )
+                let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
+                (config.build(log_dirs).map(shared), grant, snapshot)
             }
             Self::Nfs(mut config) => {
-                let grant = config.grant.take();
-                let sources: Vec<String> = config.mount.iter().map(|mount| mount.source.clone()).collect();
-                granted(
-                    grant,
-                    &sources.iter().map(String::as_str).collect::<Vec<_>>(),
-                    config.build(log_dirs),
-                )
+                let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
+                (config.build(log_dirs).map(shared), grant, snapshot)
             }
+        };
+        let storage = storage.map_err(|said| problems.extend(said)).ok();
+        let snapshots = snapshot.map(|snapshot| snapshot.build(broker, grant.as_deref())).transpose();
+        let snapshots = within("snapshot", snapshots, &mut problems);
+        let grant = within("grant", grant.map(|grant| grant.build(&sources)).transpose(), &mut problems);
+        let Some(mut storage) = storage.filter(|_| problems.is_empty()) else { return Err(problems) };
+        if let Some(grant) = grant {
+            storage = Arc::new(Granted { grant, inner: storage });
         }
+        if let Some(snapshots) = snapshots {
+            // Outermost, so that it is taken while nobody is let in.
+            storage = Arc::new(Snapshotted { snapshots, inner: storage });
+        }
+        Ok(storage)
+    }
+
+    /// Where the volumes of `broker` are, if its grant says so, or else its snapshots.
+    #[must_use]
+    pub fn watched(&self, broker: BrokerId) -> Option<Watched> {
+        let snapshot = match self {
+            Self::Mounted(config) => config.snapshot.as_deref(),
+            Self::Nfs(config) => config.snapshot.as_deref(),
+        };
+        let (ontap, svm, volumes) = match (self.grant(), snapshot) {
+            (Some(grant), _) => (grant.ontap.clone(), grant.svm.clone(), grant.volumes.clone()),
+            (None, Some(own)) => (own.ontap.clone()?, own.svm.clone()?, own.volumes.clone()?),
+            (None, None) => return None,
+        };
+        Some(Watched { broker, ontap, svm, volumes })
+    }
+
+    /// The addresses by which this host mounts the volumes, as its grant has them.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.grant().map(|grant| grant.addresses.clone()).unwrap_or_default()
     }
 
     /// By what this host is let in, if it has to be.
@@ -85,4 +103,14 @@ impl StorageConfig {
             Self::Nfs(config) => config.grant.as_deref(),
         }
     }
+}
+
+fn shared(storage: impl Storage + 'static) -> Arc<dyn Storage> {
+    Arc::new(storage)
+}
+
+/// What a section inside this one makes, or its problems with the section's name before them.
+fn within<T>(section: &str, built: Result<Option<T>, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    let said = |said: Vec<String>| problems.extend(said.iter().map(|text| format!("{section}.{text}")));
+    built.map_err(said).ok().flatten()
 }

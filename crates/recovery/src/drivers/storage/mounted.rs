@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::log_dir::{self, look};
 use super::mountinfo::{Mount, same_source};
+use super::snapshot::SnapshotConfig;
 use crate::drivers::fence::OntapGrantConfig;
 use crate::model::Epoch;
 use crate::ports::{Note, StepError, Storage};
@@ -34,6 +35,10 @@ pub struct MountedConfig {
     /// Lets this host in by the storage's export rules before the log dirs are looked at.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
+    /// Has ONTAP take a snapshot of each of the broker's volumes before Kafka is started here, named by broker and epoch
+    /// as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for they are epochs too.
+    #[serde(default)]
+    pub snapshot: Option<Box<SnapshotConfig>>,
 }
 
 fn yes() -> bool {
@@ -156,7 +161,10 @@ mod tests {
     fn the_documented_section_is_accepted() {
         let config: StorageConfig = toml::from_str("driver = \"mounted\"").unwrap();
         assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount));
-        assert_eq!(config.build(vec![]).err().unwrap(), ["log_dirs: there is none"]);
+        assert_eq!(
+            config.build(crate::model::BrokerId(1), vec![]).err().unwrap(),
+            ["log_dirs: there is none"]
+        );
     }
 
     #[tokio::test]

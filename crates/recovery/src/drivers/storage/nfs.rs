@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::log_dir::{self, look};
 use super::mounted::step_error;
 use super::mountinfo::{Mount, Mounts, is_plain, same_source};
+use super::snapshot::SnapshotConfig;
 use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
 use crate::drivers::fence::OntapGrantConfig;
 use crate::drivers::off_path::off_path;
@@ -35,6 +36,10 @@ pub struct NfsConfig {
     /// Lets this host in by the storage's export rules before it mounts.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
+    /// Has ONTAP take a snapshot of each of the broker's volumes before this host is let in, named by broker and epoch as
+    /// `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for they are epochs too.
+    #[serde(default)]
+    pub snapshot: Option<Box<SnapshotConfig>>,
 }
 
 /// One NFS mount.
@@ -363,6 +368,7 @@ mod tests {
     use super::super::StorageConfig;
     use super::*;
     use crate::drivers::in_namespaces::{inside, must, run_ignored_tests_of};
+    use crate::model::BrokerId;
     use crate::ports::chain;
 
     const EPOCH: Epoch = Epoch(1);
@@ -377,7 +383,7 @@ mod tests {
 
     fn nfs(mounts: Vec<MountConfig>) -> Nfs {
         let log_dirs = mounts.iter().map(|mount| mount.target.clone()).collect();
-        let config = NfsConfig { mount: mounts, timeout: default_timeout(), grant: None };
+        let config = NfsConfig { mount: mounts, timeout: default_timeout(), grant: None, snapshot: None };
         config.build(log_dirs).unwrap()
     }
 
@@ -397,7 +403,7 @@ mod tests {
         let config: StorageConfig = toml::from_str(text).unwrap();
         let StorageConfig::Nfs(nfs) = &config else { panic!("another driver") };
         assert_eq!(nfs.mount[0].options, "vers=4.1,proto=tcp,hard,nconnect=16,noatime");
-        assert!(config.build(vec![PathBuf::from("/mnt/kafka/broker2/data")]).is_ok());
+        assert!(config.build(BrokerId(2), vec![PathBuf::from("/mnt/kafka/broker2/data")]).is_ok());
     }
 
     #[test]
@@ -407,7 +413,7 @@ mod tests {
             MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
             mount(Path::new("/mnt/b/c"), "hard"),
         ];
-        let config = NfsConfig { mount: mounts, timeout: Duration::ZERO, grant: None };
+        let config = NfsConfig { mount: mounts, timeout: Duration::ZERO, grant: None, snapshot: None };
         let problems = config.build(vec![PathBuf::from("/data")]).unwrap_err();
         for key in [
             "mount[0].target",

@@ -362,7 +362,7 @@ fn the_snippet_is_what_the_configuration_takes() {
     assert_eq!((nfs.mount[1].source.as_str(), grant.ontap), ("10.0.0.50:/kafka2_2", ontap.clone()));
     // Which standby it is for is not known here, and the configuration says so until it is filled in.
     let StorageConfig::Nfs(nfs) = of(brokers[0]["storage"].clone()) else { panic!("{text}") };
-    let problems = nfs.grant.unwrap().build().unwrap_err();
+    let problems = nfs.grant.unwrap().build(&[]).unwrap_err();
     assert!(problems.iter().any(|problem| problem.starts_with("addresses: ")), "{problems:?}");
     let mut blind = empty();
     blind.lifs = Ok(Vec::new());

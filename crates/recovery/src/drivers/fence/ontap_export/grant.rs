@@ -48,12 +48,12 @@ impl OntapGrantConfig {
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, sources: &[&str]) -> Result<OntapGrant, Vec<String>> {
+    pub fn build(self, sources: &[String]) -> Result<OntapGrant, Vec<String>> {
         let Self { ontap, svm, volumes, addresses, timeout } = self;
         // Nothing is proven here.
         let (proof, idle_for) = (ProofLevel::ReadBack, timeout);
         let config = OntapExportConfig { ontap, svm, volumes, addresses, proof, idle_for, timeout };
-        let path = |source: &&str| source.rsplit_once(":/").map(|(_, path)| format!("/{path}"));
+        let path = |source: &String| source.rsplit_once(":/").map(|(_, path)| format!("/{path}"));
         let paths = sources.iter().filter_map(path).collect();
         Ok(OntapGrant(OntapExport { paths, ..config.build()? }))
     }

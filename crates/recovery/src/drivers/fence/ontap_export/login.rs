@@ -58,7 +58,7 @@ impl OntapConfig {
 
 /// Who to be, and whom to trust. Paths only: secrets are read anew for every act.
 #[derive(Debug, Clone)]
-pub(super) struct Login {
+pub(crate) struct Login {
     url: String,
     trust: Trust,
     account: Account,
@@ -79,7 +79,7 @@ enum Account {
 
 impl Login {
     /// What is configured, or what is wrong with it, as `key: what is wrong`.
-    pub(super) fn of(config: &OntapConfig) -> Result<Self, Vec<String>> {
+    pub(crate) fn of(config: &OntapConfig) -> Result<Self, Vec<String>> {
         let mut problems = url_problem(&config.url).into_iter().collect::<Vec<_>>();
         let files = [
             ("ca", &config.ca),
@@ -101,7 +101,7 @@ impl Login {
     }
 
     /// Reads the files and makes a client. Connects to nothing yet.
-    pub(super) async fn client(&self, deadline: Duration) -> Result<Client, BoxError> {
+    pub(crate) async fn client(&self, deadline: Duration) -> Result<Client, BoxError> {
         let login = self.clone();
         let what = format!("reading the login for {}", self.url);
         off_path(&what, READ_LIMIT, move || login.load(deadline)).await?

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::grant::{OntapGrant, OntapGrantConfig};
-use self::login::Login;
+pub(crate) use self::login::Login;
 pub use self::login::OntapConfig;
 pub use self::marks::is_mark;
 use self::survey::list;
