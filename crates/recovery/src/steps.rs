@@ -123,16 +123,17 @@ impl<'a> Context<'a> {
 
     /// Waits for the old owner's word in the ledger.
     async fn await_release(&self, broker: BrokerId, host: &HostName) -> Result<Proof, StepError> {
-        let clock = &self.ports.clock;
+        let (clock, begun) = (&self.ports.clock, self.ports.clock.now());
+        // Counted from the claim, so that a crash and a resume do not begin to wait anew; and from here on by the clock
+        // that does not jump.
+        let before = Duration::try_from(begun.wall.duration_since(self.claimed_at)).unwrap_or_default();
         loop {
             let read = self.ports.ledger.orders().await;
             if let Some(found) = read.as_ref().ok().and_then(|o| o.released(broker, self.plan.epoch, host)) {
                 let note = Note::new(found);
                 return Ok(Proof { host: host.clone(), by: format!("the agent of {host}"), note });
             }
-            // Counted from the claim, so that a crash and a resume do not begin to wait anew.
-            let waited =
-                Duration::try_from(clock.now().wall.duration_since(self.claimed_at)).unwrap_or_default();
+            let waited = before.saturating_add(clock.now().mono.since(begun.mono));
             if waited > RELEASED_WITHIN && read.is_ok() {
                 let action = format!("have broker {broker} stopped and released by {host}");
                 return Err(StepError::Unconfirmed { driver: "understudy", action, limit: RELEASED_WITHIN });
