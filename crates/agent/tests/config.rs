@@ -205,8 +205,13 @@ fn a_proof_by_export_rules_speaks_of_every_broker_that_may_run_there() {
             "kafka02: not among",
         ),
         ([before, &grant.replace("svm1", "svm2")].concat(), "broker[0].storage.grant", "another url or svm"),
-        (swapped, "broker[0].storage.grant", "kafka-1 stays in the rule"),
+        (swapped, "broker[0].storage.grant", "kafka-1, which stays in the rule"),
         (other, "broker[0].storage.grant.volumes", "the fence of standby-2 denies"),
+        (
+            text.replace("\"10.20.0.31\"", "\"10.20.0.31\", \"10.20.0.41\""),
+            "broker[0].storage.grant.addresses",
+            "10.20.0.41 is an address of kafka-1 too",
+        ),
     ] {
         let error = Config::parse(Path::new("u.toml"), &text).unwrap_err();
         let found = error.problems.iter().find(|problem| problem.key == key);

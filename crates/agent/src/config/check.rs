@@ -40,7 +40,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let (fences, names) = check.hosts();
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
-    check.exports_cover(&brokers, &fences, mode);
+    check.exports_cover(&brokers, &fences, agent.as_ref(), mode);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
     let canaries = check.canaries(policy.as_ref());
@@ -415,13 +415,15 @@ impl Check<'_> {
         &mut self,
         all: &Brokers,
         fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+        agent: Option<&Agent>,
         mode: Option<Mode>,
     ) {
+        let here = agent.map(|agent| &agent.here);
         let guarded = all.brokers.values().filter_map(|broker| {
             let (section, drivers) = (all.sections.get(&broker.id)?, all.drivers.get(&broker.id)?);
             Some(Guarded { section, id: broker.id, home: &broker.home, drivers })
         });
-        for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences) {
+        for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences, here) {
             let problem = self.doc.describe(&key, reason, remedy);
             self.as_mode_wants(problem, mode);
         }

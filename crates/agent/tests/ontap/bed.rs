@@ -44,31 +44,27 @@ impl Bed {
         let fake = Fake::https(world).await.unwrap();
         let site = Site::new();
         std::fs::write(site.path("password"), "secret\n").unwrap();
+        let login = format!(
+            "url = \"{}\"\nuser = \"admin\"\npassword_file = {:?}\npin = \"{}\"\n",
+            fake.url(),
+            site.path("password"),
+            pin(&fake),
+        );
         let storage = format!(
-            r#"
-driver = "nfs"
-[[broker.storage.mount]]
-source = "10.0.0.50:/kafka01"
-target = "{logs}"
-[broker.storage.grant]
-svm = "svm1"
-volumes = ["kafka01"]
-addresses = ["10.0.0.102"]
-[broker.storage.grant.ontap]
-url = "{url}"
-user = "admin"
-password_file = "{password}"
-pin = "{pin}"
-"#,
-            logs = site.path("logs").display(),
-            url = fake.url(),
-            password = site.path("password").display(),
-            pin = pin(&fake),
+            "driver = \"nfs\"\n[[broker.storage.mount]]\nsource = \"10.0.0.50:/kafka01\"\ntarget = {:?}\n\
+             [broker.storage.grant]\nsvm = \"svm1\"\nvolumes = [\"kafka01\"]\naddresses = [\"10.0.0.102\"]\n\
+             [broker.storage.grant.ontap]\n{login}",
+            site.path("logs"),
+        );
+        let fence = format!(
+            "driver = \"ontap_export\"\nsvm = \"svm1\"\nvolumes = [\"kafka01\"]\naddresses = [\"10.0.0.101\"]\n\
+             [host.fence.ontap]\n{login}"
         );
         let config = site.on("standby-1", |text| {
-            let edited = text.replace("driver = \"mounted\"\nrequire_mount = false\n", storage.trim_start());
-            assert_ne!(edited, text);
-            edited
+            let stored = text.replace("driver = \"mounted\"\nrequire_mount = false\n", &storage);
+            let fenced = stored.replace("driver = \"exec\"\ncommand = [\"/bin/false\"]\n", &fence);
+            assert!(stored != text && fenced != stored);
+            fenced
         });
         Self { fake, site: Arc::new(site), config }
     }

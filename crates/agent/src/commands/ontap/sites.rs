@@ -21,7 +21,7 @@ pub(super) struct Guarded {
     pub(super) id: BrokerId,
     /// All of its volumes, by name.
     pub(super) volumes: Vec<String>,
-    /// How this host would mount them.
+    /// How this host would mount them. Empty where somebody else does.
     pub(super) mounts: Vec<MountConfig>,
 }
 
@@ -29,15 +29,15 @@ pub(super) struct Guarded {
 pub(super) fn sites(config: &Config) -> (Vec<Site>, Vec<BrokerId>) {
     let (mut sites, mut uncovered): (Vec<Site>, _) = (Vec::new(), Vec::new());
     for (id, broker) in &config.brokers {
-        let StorageConfig::Nfs(nfs) = &broker.storage else {
+        let Some(grant) = broker.storage.grant() else {
             uncovered.push(*id);
             continue;
         };
-        let Some(grant) = &nfs.grant else {
-            uncovered.push(*id);
-            continue;
+        let mounts = match &broker.storage {
+            StorageConfig::Nfs(nfs) => nfs.mount.clone(),
+            StorageConfig::Mounted(_) => Vec::new(),
         };
-        let guarded = Guarded { id: *id, volumes: grant.volumes.clone(), mounts: nfs.mount.clone() };
+        let guarded = Guarded { id: *id, volumes: grant.volumes.clone(), mounts };
         // One SVM is read once, though several brokers name it.
         match sites.iter_mut().find(|site| site.ontap == grant.ontap && site.svm == grant.svm) {
             Some(site) => site.brokers.push(guarded),

@@ -24,7 +24,7 @@ pub(super) fn exports(notes: &mut Notes, svm: &str, broker: &Guarded, facts: &Fa
     };
     let ours: Vec<&Volume> = all.iter().filter(|volume| broker.volumes.contains(&volume.name)).collect();
     let names: BTreeSet<&str> = ours.iter().filter_map(|v| v.nas.export_policy.name.as_deref()).collect();
-    if names.is_empty() {
+    if names.is_empty() || ours.iter().any(|volume| volume.nas.export_policy.name.is_none()) {
         notes.not_said(Check::ExportPolicy, "which export policy the volumes have");
         notes.not_said(Check::ExportRule, "which export policy the volumes have");
         return owners;

@@ -66,6 +66,15 @@ pub(super) fn plan_policy(
             let says = format!("with one rule, for {} (NFSv4, Unix credentials)", owners());
             draft.create(&what, says, Act::CreatePolicy { policy, clients });
         }
+        Some([]) if volumes.iter().any(|volume| volume.nas.export_policy.is_named(&policy)) => {
+            let says = "it has no rule, so it lets nobody in to its volumes: that may be a fence, and a fence is not lifted here";
+            let remedy = format!(
+                "if it is none, give it its rule by hand: vserver export-policy rule create -vserver {svm} -policyname {policy} \
+                 -clientmatch {} -protocol nfs4 -rorule sys -rwrule sys -superuser sys",
+                owners()
+            );
+            draft.conflict(&what, says, remedy);
+        }
         Some([]) => {
             let says = format!("it has no rule; one for {} (NFSv4, Unix credentials)", owners());
             draft.create(&what, says, Act::CreateRule { policy, clients });

@@ -233,7 +233,13 @@ fn what_is_half_there_is_completed() {
         change(|facts| facts.preserve_unlink = Ok(BTreeMap::from([("kafka1_1".to_owned(), Some(false))])));
     done(&off, &Act::PreserveUnlink { volume: "kafka1_1".to_owned() });
     let clients = vec!["10.0.0.101".parse().unwrap()];
-    done(&with_rules(&json!([])), &Act::CreateRule { policy: "kafka1".to_owned(), clients });
+    let unused = change(|facts| {
+        facts.policies = Ok(policies(&json!([])));
+        facts.volumes = Ok(Vec::new());
+    });
+    let rule = Act::CreateRule { policy: "kafka1".to_owned(), clients };
+    assert!(acts(&plan(&wanted(&ONE), &unused)).contains(&rule));
+    in_the_way(&with_rules(&json!([])), "export policy kafka1", "that may be a fence");
     // Alone under a policy that lets nobody in.
     let old = change(|facts| {
         facts.volumes = Ok(vec![volume(&json!({ "nas": { "export_policy": { "name": "default" } } }))]);
@@ -284,6 +290,13 @@ fn a_volume_is_not_taken_away_from_others() {
     let other = json!({ "name": "other", "nas": { "path": "/other", "export_policy": { "name": "old" } } });
     shared.volumes.as_mut().unwrap().push(volume(&other));
     in_the_way(&shared, what, "which other have too");
+    // Nobody in it may mean that somebody was put out.
+    in_the_way(
+        &with(json!([rule(&["192.0.2.8", "198.51.100.1", "203.0.113.1"])])),
+        what,
+        "which lets nobody in",
+    );
+    in_the_way(&with(json!([])), what, "which lets nobody in");
     // The owner's own access moves along.
     let set = Act::Set { volume: "kafka1_1".to_owned(), to: Setting::Policy("kafka1".to_owned()) };
     done(&with(json!([rule(&["10.0.0.101"])])), &set);

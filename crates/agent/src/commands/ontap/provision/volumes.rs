@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ontap_client::{PolicyRules, Volume, VolumeState, VolumeStyle};
+use ontap_client::{ExportRule, PolicyRules, Volume, VolumeState, VolumeStyle};
 
 use super::act::{Act, Setting};
 use super::plan::{Draft, aggregates_of, strangers};
@@ -133,6 +133,13 @@ fn policy(draft: &mut Draft, wanted: &Wanted, broker: &WantedBroker, volume: &Vo
         return draft.conflict(&what, says, by_hand);
     }
     let rules = seen.policies.iter().find(|found| found.name == has).map(|found| &found.rules[..]);
+    // ONTAP's own `default` has no rules from the beginning.
+    if rules.is_some_and(|rules| lets_nobody_in(rules) && !(has == "default" && rules.is_empty())) {
+        let says =
+            format!("it is {has}, which lets nobody in: that may be a fence, and a fence is not lifted here");
+        let remedy = "see `understudy history`, and run `understudy rejoin` on the host that was fenced";
+        return draft.conflict(&what, says, remedy);
+    }
     let others: Vec<String> =
         rules.unwrap_or_default().iter().flat_map(|rule| others(let_in(rule), broker)).collect();
     if rules.is_none() || !others.is_empty() {
@@ -142,6 +149,11 @@ fn policy(draft: &mut Draft, wanted: &Wanted, broker: &WantedBroker, volume: &Vo
     }
     let act = Act::Set { volume: name.clone(), to: Setting::Policy(ours.clone()) };
     draft.change(&what, format!("{has} becomes {ours}"), act);
+}
+
+/// No rule, or none with an address that a host can have.
+fn lets_nobody_in(rules: &[ExportRule]) -> bool {
+    rules.iter().all(|rule| matches!(let_in(rule), LetIn::Addresses(addresses) if addresses.is_empty()))
 }
 
 /// Whom a rule lets in besides the broker's owner.
