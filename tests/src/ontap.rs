@@ -67,6 +67,8 @@ impl Ontap {
                 let _ = tokio::time::timeout(Duration::from_secs(1), changes.changed()).await;
                 let watcher = Weak::clone(&watcher);
                 let _ = tokio::task::spawn_blocking(move || follow(&watcher)).await;
+                // Following reads and touches the world, which is told as a change too.
+                changes.mark_unchanged();
             }
         });
         lab.note(format!("storage system at {}", storage.fake.url()));

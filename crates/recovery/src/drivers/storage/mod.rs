@@ -59,6 +59,14 @@ impl StorageConfig {
                 (config.build(log_dirs).map(shared), grant, snapshot)
             }
         };
+        let known = !sources.is_empty() && sources.iter().all(|source| source.contains(":/"));
+        if grant.is_some() && !known {
+            // Else nobody would know whether the log dirs are in the volumes that change hands.
+            problems.push(
+                "source: write `server:/path` of what is mounted, to compare it with the grant's volumes"
+                    .to_owned(),
+            );
+        }
         let storage = storage.map_err(|said| problems.extend(said)).ok();
         let snapshots = snapshot.map(|snapshot| snapshot.build(broker, grant.as_deref())).transpose();
         let snapshots = within("snapshot", snapshots, &mut problems);

@@ -22,6 +22,7 @@ mod witness;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -111,6 +112,7 @@ impl OntapExportConfig {
                 addresses: self.addresses.iter().map(IpAddr::to_canonical).collect(),
                 paths: Vec::new(),
                 level: self.proof,
+                flushed: Mutex::default(),
                 idle_for: self.idle_for,
                 timeout: self.timeout,
             }),
@@ -159,6 +161,8 @@ pub struct OntapExport {
     /// Export paths that have to be in these volumes.
     paths: Vec<String>,
     level: ProofLevel,
+    /// The rules as they read when the cache was flushed last. A takeover proves twice, and is silent once.
+    flushed: Mutex<Option<(Vec<survey::Export>, Instant)>>,
     idle_for: Duration,
     timeout: Duration,
 }

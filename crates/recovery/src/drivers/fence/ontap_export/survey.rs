@@ -185,8 +185,8 @@ impl Export {
             return None;
         }
         Some(format!(
-            "the rule of export policy {} lets {} in beside this host: it must be for one owner; if they are addresses \
-             of the same host, name them in `addresses`",
+            "the rule of export policy {} lets {} in beside this host: it must be for one owner; if this very host \
+             mounts by them, and no other, name them in `addresses`",
             self.policy,
             list(&others)
         ))

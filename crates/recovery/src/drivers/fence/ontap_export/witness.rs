@@ -1,5 +1,6 @@
 //! What ONTAP shows of a host that was denied: rules, locks, cache, silence. What cannot be read is not proven.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -74,7 +75,7 @@ pub(super) struct Witness {
 
 impl OntapExport {
     /// Looks at everything. The cache is flushed once, after the rules were read to be closed and before the rest is
-    /// looked at; what was remembered of an earlier flush is no proof, since the rules may have changed since.
+    /// looked at. An earlier flush is as good as long as the rules read as they did then, epoch and all.
     pub(super) async fn witness(
         &self,
         client: &Client,
@@ -85,12 +86,26 @@ impl OntapExport {
         let open: Vec<String> =
             exports.iter().filter(|e| e.admits(&self.addresses)).map(|e| e.policy.clone()).collect();
         if self.level >= ProofLevel::Flushed && open.is_empty() && !matches!(flush, Flush::Ordered(_)) {
-            *flush = Flush::order(client, &self.svm).await;
+            *flush = match self.flushed_before(&exports) {
+                Some(at) => Flush::Ordered(at),
+                None => Flush::order(client, &self.svm).await,
+            };
+            if let Flush::Ordered(at) = flush {
+                *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = Some((exports.clone(), *at));
+            }
         }
         let asked = Instant::now();
         let (locks, connected) = tokio::try_join!(self.locks(client), self.connected(client))
             .map_err(|error| purpose.failed(error))?;
         Ok(Witness { exports, flush: flush.clone(), open, locks: locks.len(), connected, asked })
+    }
+
+    fn flushed_before(&self, exports: &[Export]) -> Option<Instant> {
+        let flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        flushed
+            .as_ref()
+            .filter(|(then, at)| then == exports && at.elapsed() < self.timeout)
+            .map(|(_, at)| *at)
     }
 
     /// The host's locks in the volumes, of whatever protocol. One request for each of its addresses.
