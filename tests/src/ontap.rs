@@ -114,7 +114,9 @@ impl Ontap {
         }
         for broker in tables(config, "broker") {
             let id = broker.get("id").and_then(Value::as_integer).context("a broker without id")?;
-            let grant = section(vec![volume(id.try_into()?)], own.address().into());
+            let volume = volume(id.try_into()?);
+            let mut grant = section(vec![volume.clone()], own.address().into());
+            grant.insert("paths".to_owned(), vec![format!("/{volume}")].into());
             if let Some(Value::Table(storage)) = broker.get_mut("storage") {
                 storage.insert("grant".to_owned(), grant.into());
             }

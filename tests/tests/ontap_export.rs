@@ -62,20 +62,24 @@ fn a_host_that_is_cut_off_and_lives_is_denied_its_volumes() {
     });
 }
 
-/// What stays wrong for as long as it is not mended, and with which request.
-fn faults() -> Vec<(&'static str, fake::Fault)> {
+/// What stays wrong for as long as it is not mended: with which request, and what a person is told of it. Those that keep
+/// a rule from being changed come first: once it is, nobody asks for it again.
+fn faults() -> Vec<(&'static str, (&'static str, &'static str), fake::Fault, &'static str)> {
+    use fake::Fault;
     let minute = Duration::from_secs(60);
+    let (read, change, unlock, flush) =
+        (("GET", RULES), ("PATCH", RULES), ("DELETE", LOCKS), ("POST", FLUSH));
     vec![
-        ("nobody can log in", fake::Fault::login_expired()),
-        ("reading the rules hangs", fake::Fault::slow(minute).on("GET", RULES)),
-        ("the list of rules is cut short", fake::Fault::partial(1).on("GET", RULES)),
-        ("rules may not be changed", fake::Fault::denied().on("PATCH", RULES)),
-        ("changing a rule is a lie", fake::Fault::lying_success().on("PATCH", RULES)),
-        ("changing a rule is refused as too busy", fake::Fault::busy(minute).on("PATCH", RULES)),
-        ("locks cannot be broken", fake::Fault::status(503).on("DELETE", LOCKS)),
-        ("breaking locks is a lie", fake::Fault::lying_success().on("DELETE", LOCKS)),
-        ("the cache may not be flushed", fake::Fault::denied().on("POST", FLUSH)),
-        ("no answer comes to a flush", fake::Fault::dropped_reply().on("POST", FLUSH)),
+        ("nobody can log in", read, Fault::login_expired(), "login refused"),
+        ("reading the rules hangs", read, Fault::slow(minute), "confirmation within 7s"),
+        ("the list of rules is cut short", read, Fault::partial(1), "in part"),
+        ("rules may not be changed", change, Fault::denied(), "permission denied"),
+        ("changing a rule is a lie", change, Fault::lying_success(), "ONTAP said it was done, but"),
+        ("changing a rule is refused as too busy", change, Fault::busy(minute), "429"),
+        ("locks cannot be broken", unlock, Fault::status(503), "503"),
+        ("breaking locks is a lie", unlock, Fault::lying_success(), "locks are there again"),
+        ("the cache may not be flushed", flush, Fault::denied(), "access cache is not flushed"),
+        ("no answer comes to a flush", flush, Fault::dropped_reply(), "access cache is not flushed"),
     ]
 }
 
@@ -88,13 +92,13 @@ fn a_storage_system_that_fails_or_lies_never_leads_to_a_start() {
         let victim = scenario.victim()?.clone();
         scenario.recovered_after(PATIENCE * 2, || {
             victim.power_off()?;
-            for (what, fault) in faults() {
-                storage.inject(fault);
+            for (what, (method, path), fault, words) in faults() {
+                storage.inject(fault.on(method, path));
                 lab.note(format!("fault: {what}"));
                 let tried = scenario.agent.cli(&["failover", "--broker", "1", "--yes"])?;
                 ensure!(tried.code == 4, "{what}: {tried:?}");
                 let said = tried.stdout + &tried.stderr;
-                ensure!(said.contains("ontap_export"), "{what}: a person is not told what failed:\n{said}");
+                ensure!(said.contains(words), "{what}: a person is not told {words:?}:\n{said}");
                 scenario.ensure_not_started()?;
                 let owners = storage.owners(VICTIM);
                 ensure!(!owners.contains(&"standby-1".to_owned()), "{what}: {owners:?} are let in");

@@ -60,10 +60,11 @@ impl StorageConfig {
             }
         };
         let known = !sources.is_empty() && sources.iter().all(|source| source.contains(":/"));
-        if grant.is_some() && !known {
+        if grant.as_ref().is_some_and(|grant| grant.paths.is_empty()) && !known {
             // Else nobody would know whether the log dirs are in the volumes that change hands.
             problems.push(
-                "source: write `server:/path` of what is mounted, to compare it with the grant's volumes"
+                "source: write `server:/path` of what is mounted (or `paths` in the grant), to compare it with \
+                 the grant's volumes"
                     .to_owned(),
             );
         }

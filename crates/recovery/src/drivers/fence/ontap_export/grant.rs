@@ -33,6 +33,10 @@ pub struct OntapGrantConfig {
     pub volumes: Vec<String>,
     /// Every address by which this host mounts them.
     pub addresses: Vec<IpAddr>,
+    /// The export paths that are mounted, such as `/kafka01`: each must be in one of the volumes. Those of the mount
+    /// sources are known without being named here.
+    #[serde(default)]
+    pub paths: Vec<String>,
     /// How long it may take.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -49,12 +53,12 @@ impl OntapGrantConfig {
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
     pub fn build(self, sources: &[String]) -> Result<OntapGrant, Vec<String>> {
-        let Self { ontap, svm, volumes, addresses, timeout } = self;
+        let Self { ontap, svm, volumes, addresses, paths, timeout } = self;
         // Nothing is proven here.
         let (proof, idle_for) = (ProofLevel::ReadBack, timeout);
         let config = OntapExportConfig { ontap, svm, volumes, addresses, proof, idle_for, timeout };
         let path = |source: &String| source.rsplit_once(":/").map(|(_, path)| format!("/{path}"));
-        let paths = sources.iter().filter_map(path).collect();
+        let paths = sources.iter().filter_map(path).chain(paths).collect();
         Ok(OntapGrant(OntapExport { paths, ..config.build()? }))
     }
 }
