@@ -113,15 +113,18 @@ impl Tracker {
     fn track(&self, event: &Event) {
         let (Some(broker), epoch) = (event.broker, event.epoch.unwrap_or_default()) else { return };
         let mut takeovers = self.takeovers.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(event.what, What::Claimed { .. } | What::Resumed) {
-            let fresh = TakeoverStatus {
-                epoch,
-                since: event.at,
-                phase: Phase::Claim,
-                steps: Vec::new(),
-                rejoining: None,
-            };
-            takeovers.insert(broker, fresh);
+        let fresh = TakeoverStatus {
+            epoch,
+            since: event.at,
+            phase: Phase::Claim,
+            steps: Vec::new(),
+            rejoining: None,
+        };
+        match event.what {
+            What::Claimed { .. } | What::Resumed => drop(takeovers.insert(broker, fresh)),
+            // A claim whose confirmation was lost is carried out without having been announced.
+            What::StepStarted { .. } => drop(takeovers.entry(broker).or_insert(fresh)),
+            _ => {}
         }
         if matches!(event.what, What::Ended { .. } | What::Interrupted { .. }) {
             takeovers.remove(&broker);
