@@ -138,6 +138,8 @@ pub(super) async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, state
             accepted = listener.accept() => {
                 // An error is of one connection that is gone already.
                 let Ok((stream, _)) = accepted else { continue };
+                // Else an answer waits for the client's delayed acknowledgement.
+                let _ = stream.set_nodelay(true);
                 let (tls, state) = (tls.clone(), Arc::clone(&state));
                 connections.spawn(async move {
                     match tls {
