@@ -32,7 +32,8 @@ pub struct MountedConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// Lets this host in by the storage's export rules before the log dirs are looked at.
+    /// Lets this host in by the storage's export rules before the log dirs are looked at. The mount has to be there by
+    /// itself then, as with autofs; before that, `check` and `rejoin` fail for what they cannot see.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
     /// Has ONTAP take a snapshot of each of the broker's volumes before Kafka is started here, named by broker and epoch

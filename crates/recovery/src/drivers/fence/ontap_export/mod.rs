@@ -61,7 +61,8 @@ pub struct OntapExportConfig {
     pub addresses: Vec<IpAddr>,
     /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock. `flushed`: besides,
     /// ONTAP has taken an order to flush its access cache after that. `idle`: besides, `idle_for` has passed since, in
-    /// which ONTAP's list of connected clients shows nothing of the host: a takeover takes that much longer. Whoever chooses less than `idle` relies on what ONTAP does within.
+    /// which ONTAP's list of connected clients shows nothing of the host: a takeover takes that much longer. Whoever
+    /// chooses less than `idle` relies on what ONTAP does within.
     #[serde(default)]
     pub proof: ProofLevel,
     /// See `proof`. Kafka that lives and is let in writes to every log dir within 5 s
