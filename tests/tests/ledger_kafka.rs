@@ -355,6 +355,8 @@ fn a_leader_wakes_up(bed: &Bed, lab: &Lab) -> Result<()> {
         other => return Err(anyhow!("epoch 2 is b's: {other:?}")),
     }
     let holders = |ledger: &Arc<dyn Ledger>| -> Result<BTreeMap<u64, HostName>> {
+        // Reading alone may still be answered by the leader that was.
+        bed.runtime.block_on(ledger.sync())?;
         let all = bed.runtime.block_on(ledger.all(BrokerId(1)))?;
         Ok(all.into_iter().map(|journal| (journal.epoch.0, journal.claim.by)).collect())
     };

@@ -325,6 +325,11 @@ pub enum LedgerError {
 pub trait Ledger: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
+    /// Returns once everything that anybody was told is written before this call is in what this ledger reads after
+    /// it. Reading alone promises less: a member of a quorum that was cut off or frozen may believe for a while that
+    /// it still leads, and tell an old state. Decisions may do with that, because the claim finds out. Whoever acts
+    /// on what was read alone (`guard`, `rejoin`, a host that hands over) asks for this first.
+    async fn sync(&self) -> Result<(), LedgerError>;
     /// The newest epoch of a broker with its journal; `None` before the first takeover.
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError>;
     /// Every epoch of a broker, oldest first.

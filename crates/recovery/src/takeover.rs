@@ -124,6 +124,8 @@ pub async fn hand_over(
 ) -> Result<(), HandOverError> {
     let _lock = ports.host_lock.try_lock(broker).map_err(HandOverError::Step)?;
     let open = async || {
+        // No broker is stopped for a switchover that has ended.
+        ports.ledger.sync().await?;
         let newest = ports.ledger.latest(broker).await?;
         let open = newest.filter(|journal| journal.epoch == epoch && journal.outcome().is_none());
         Ok::<_, LedgerError>(open.filter(|journal| journal.claim.plan.from == *here))

@@ -86,6 +86,8 @@ async fn read(
 }
 
 async fn once(ledger: &dyn Ledger, broker: BrokerId) -> Result<(Vec<EpochJournal>, Orders), LedgerError> {
+    // A start is not taken back: an old state must not allow it.
+    ledger.sync().await?;
     // The orders first: a host that rejoins in between is then fenced, at worst, and asks again.
     let orders = ledger.orders().await?;
     Ok((ledger.all(broker).await?, orders))

@@ -174,6 +174,8 @@ async fn tell(world: &World, who: &str) -> Result<bool, LedgerError> {
 
 async fn read(world: &World) -> Result<Reading, LedgerError> {
     let ledger = &world.ports.ledger;
+    // A fence that is lifted too early is not taken back.
+    ledger.sync().await?;
     let mut brokers = Vec::new();
     for broker in world.topology.brokers.values() {
         brokers.push((broker.id, broker.home.clone(), ledger.all(broker.id).await?));

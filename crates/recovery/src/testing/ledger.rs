@@ -35,6 +35,10 @@ impl Ledger for World {
         "fake"
     }
 
+    async fn sync(&self) -> Result<(), LedgerError> {
+        if self.truth().ledger_down { Err(unavailable("sync: it is down")) } else { Ok(()) }
+    }
+
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError> {
         Ok(self.all(broker).await?.pop())
     }

@@ -123,6 +123,7 @@ async fn a_claim_is_seen_by_others(ours: &dyn Ledger, theirs: &dyn Ledger) {
     let record = ours.claim(&claim).await.unwrap();
     assert_eq!((record.seq, &record.by), (0, &claim.by));
     assert_eq!(record.entry, Entry::Claimed { claim: Box::new(claim.clone()) });
+    theirs.sync().await.unwrap();
     let seen = newest(theirs, 10).await;
     assert_eq!((seen.broker, seen.epoch, &seen.claim), (BrokerId(10), Epoch(1), &claim));
     assert_eq!(seen.records, [record]);

@@ -140,6 +140,11 @@ impl Reader {
         self.consumer.is_some()
     }
 
+    /// Whether the record at `offset` was read.
+    pub(super) fn has_read(&self, offset: i64) -> bool {
+        self.next > offset
+    }
+
     /// Makes the consumer.
     pub(super) fn connect(&mut self, settings: ClientConfig) -> Result<(), LedgerError> {
         let made = consumer(settings).map_err(|error| unavailable("make a Kafka client", error))?;

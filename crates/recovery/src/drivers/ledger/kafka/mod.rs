@@ -181,19 +181,20 @@ impl KafkaLedger {
         Ok(slot.insert(made).clone())
     }
 
-    /// Writes one record, and waits until it is on as many brokers as the topic asks for.
+    /// Writes one record, and waits until it is on as many brokers as the topic asks for. Returns its offset, which is
+    /// negative when librdkafka did not learn it.
     async fn write(
         &self,
         action: &str,
         (key, value): (&str, Option<&[u8]>),
         deadline: Instant,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<i64, LedgerError> {
         let producer = self.producer().await?;
         let mut record = FutureRecord::to(&self.config.topic).partition(PARTITION).key(key);
         record.payload = value;
         let sent = timeout_at(deadline.into(), producer.send(record, left(deadline))).await;
         let error = match sent {
-            Ok(Ok(_)) => return Ok(()),
+            Ok(Ok(delivery)) => return Ok(delivery.offset),
             Ok(Err((error, _))) => Some(error),
             Err(_) => None,
         };
@@ -231,12 +232,35 @@ impl KafkaLedger {
             tokio::time::sleep(SEEN_POLL).await;
         }
     }
+
+    /// Writes a tombstone, which is gone with the next compaction, and reads up to it: only the true leader has it.
+    async fn probe(&self, deadline: Instant) -> Result<(), LedgerError> {
+        let action = "write a probe";
+        let mut written = -1;
+        while written < 0 {
+            written = self.write(action, (PROBE, None), deadline).await?;
+        }
+        while !self.read(deadline).await?.has_read(written) {
+            if left(deadline).is_zero() {
+                return Err(self.too_late(action));
+            }
+            tokio::time::sleep(SEEN_POLL).await;
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl Ledger for KafkaLedger {
     fn name(&self) -> &'static str {
         "kafka"
+    }
+
+    async fn sync(&self) -> Result<(), LedgerError> {
+        let deadline = self.deadline();
+        // A topic that is missing must not be made by writing to it, as some clusters would.
+        drop(self.read(deadline).await?);
+        self.probe(deadline).await
     }
 
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError> {
@@ -323,9 +347,7 @@ impl Ledger for KafkaLedger {
             return Err(unavailable(format!("rely on topic {topic}"), problems.join("; ")));
         }
         let begun = Instant::now();
-        // A tombstone: it is gone with the next compaction.
-        self.write("write a probe", (PROBE, None), deadline).await?;
-        drop(self.read(deadline).await?);
+        self.probe(deadline).await?;
         let took = begun.elapsed().as_millis();
         let text = format!("topic {topic}: {} replicas, written and read back in {took} ms", seen.replicas);
         Ok(Note::new(text).with("probe_ms", took).with("replicas", seen.replicas))
