@@ -62,7 +62,7 @@ struct Run<'a> {
 pub async fn execute(ports: &Ports, host: &HostName, journal: EpochJournal) -> Result<Outcome, ExecuteError> {
     let progress = Progress::replay(&journal)?;
     let plan = journal.claim.plan.clone();
-    let context = Context::new(ports, &plan, journal.claim.at);
+    let context = Context::new(ports, &journal, &plan);
     let mut run = Run { ports, host, journal, progress, announced: None };
     if run.journal.records.len() > 1 {
         run.append(vec![Entry::Resumed]).await?;

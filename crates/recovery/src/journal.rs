@@ -1,5 +1,7 @@
 //! What is written down of a takeover: one journal an epoch, the claim first. Plain data.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +129,15 @@ impl EpochJournal {
         }
     }
 
+    /// How long the epoch has been open, as its records tell it: the times from each to the next, and to `now`, added up.
+    /// Where the claimant's wall clock was set back, what passed meanwhile is missing, and nothing else.
+    #[must_use]
+    pub fn open_for(&self, now: Timestamp) -> Duration {
+        let times: Vec<Timestamp> = self.records.iter().map(|record| record.at).chain([now]).collect();
+        let passed = times.windows(2).map(|pair| pair[1].duration_since(pair[0]));
+        passed.filter_map(|passed| Duration::try_from(passed).ok()).sum()
+    }
+
     /// The journal as `next` found it: what a silent claimant adds after it was succeeded is void.
     fn until(&self, next: Option<&Self>) -> Self {
         let mut journal = self.clone();
@@ -142,5 +153,27 @@ impl EpochJournal {
     pub fn valid(journals: &[Self]) -> Vec<Self> {
         let next = journals.iter().skip(1).map(Some).chain([None]);
         journals.iter().zip(next).map(|(journal, next)| journal.until(next)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::ledger::contract::claim;
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_make_an_epoch_young() {
+        let at = |second| Timestamp::from_second(1_000 + second).unwrap();
+        let record = |second| Record { seq: 0, at: at(second), by: "a".into(), entry: Entry::Alive };
+        let open_for = |seconds: &[i64], now| {
+            let records = seconds.iter().map(|second| record(*second)).collect();
+            let journal =
+                EpochJournal { broker: BrokerId(1), epoch: Epoch(1), claim: claim(1, 1, "a"), records };
+            journal.open_for(at(now)).as_secs()
+        };
+        assert_eq!(open_for(&[0, 10, 20], 25), 25);
+        assert_eq!(open_for(&[0, 2, -366, -300], -295), 2 + 66 + 5);
+        assert_eq!(open_for(&[0, 10], -50), 10);
+        assert_eq!(open_for(&[], 5), 0);
     }
 }

@@ -257,6 +257,8 @@ pub struct Standing {
     pub in_isr: usize,
     /// Those of them that it leads.
     pub leads: usize,
+    /// Those of them of which nobody else has a replica.
+    pub alone: usize,
     /// Whether its own listener answers `ApiVersions`.
     pub answers: bool,
     /// The broker that was asked.

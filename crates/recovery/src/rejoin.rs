@@ -75,7 +75,7 @@ mod tests {
     use crate::model::BrokerId;
 
     fn look(listed: bool, in_isr: usize, answers: bool) -> Standing {
-        Standing { listed, replicas: 3, in_isr, leads: 0, answers, via: BrokerId(2) }
+        Standing { listed, replicas: 3, in_isr, leads: 0, alone: 0, answers, via: BrokerId(2) }
     }
 
     #[test]

@@ -4,11 +4,9 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::event::{Event, What};
-use crate::journal::Direction;
-use crate::model::{BrokerId, HostName};
+use crate::journal::{Direction, EpochJournal};
+use crate::model::{BrokerId, HostName, Moment};
 use crate::plan::{Plan, Proves, Step, Unregister};
 use crate::ports::{Note, Ports, ProcessState, Proof, StepError, Unregistered, chain};
 use crate::rejoin::{Rejoin, RejoinState};
@@ -28,14 +26,17 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(150);
 pub(crate) struct Context<'a> {
     pub(crate) ports: &'a Ports,
     pub(crate) plan: &'a Plan,
-    claimed_at: Timestamp,
+    /// How long the epoch had been open when this run began, and when that was.
+    open: (Duration, Moment),
     proofs: Mutex<Vec<Proof>>,
     gone: Mutex<bool>,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(ports: &'a Ports, plan: &'a Plan, claimed_at: Timestamp) -> Self {
-        Self { ports, plan, claimed_at, proofs: Mutex::default(), gone: Mutex::new(false) }
+    pub(crate) fn new(ports: &'a Ports, journal: &EpochJournal, plan: &'a Plan) -> Self {
+        let now = ports.clock.now();
+        let open = (journal.open_for(now.wall), now.mono);
+        Self { ports, plan, open, proofs: Mutex::default(), gone: Mutex::new(false) }
     }
 
     /// Carries out one step, or undoes it.
@@ -123,17 +124,17 @@ impl<'a> Context<'a> {
 
     /// Waits for the old owner's word in the ledger.
     async fn await_release(&self, broker: BrokerId, host: &HostName) -> Result<Proof, StepError> {
-        let (clock, begun) = (&self.ports.clock, self.ports.clock.now());
-        // Counted from the claim, so that a crash and a resume do not begin to wait anew; and from here on by the clock
-        // that does not jump.
-        let before = Duration::try_from(begun.wall.duration_since(self.claimed_at)).unwrap_or_default();
+        let clock = &self.ports.clock;
+        // Counted from the claim, so that a crash and a resume do not begin to wait anew; and since this run began by the
+        // clock that does not jump.
+        let (before, begun) = self.open;
         loop {
             let read = self.ports.ledger.orders().await;
             if let Some(found) = read.as_ref().ok().and_then(|o| o.released(broker, self.plan.epoch, host)) {
                 let note = Note::new(found);
                 return Ok(Proof { host: host.clone(), by: format!("the agent of {host}"), note });
             }
-            let waited = before.saturating_add(clock.now().mono.since(begun.mono));
+            let waited = before.saturating_add(clock.now().mono.since(begun));
             if waited > RELEASED_WITHIN && read.is_ok() {
                 let action = format!("have broker {broker} stopped and released by {host}");
                 return Err(StepError::Unconfirmed { driver: "understudy", action, limit: RELEASED_WITHIN });
@@ -192,7 +193,7 @@ impl<'a> Context<'a> {
                 Ok(look) => {
                     let state = rejoin.see(&look);
                     if let RejoinState::Complete { replicas } = state {
-                        return Ok(Note::new(state.to_string())
+                        return Ok(Note::new(format!("{state}{}", self.lost(look.alone)))
                             .with("partitions", replicas)
                             .with("read_from_broker", look.via));
                     }
@@ -206,6 +207,18 @@ impl<'a> Context<'a> {
             }
             self.ports.clock.sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// What a person must be told of partitions that nobody else has a replica of. A host that was fenced took with it what
+    /// its kernel had not written to storage; a process that died on a host which lives did not.
+    fn lost(&self, alone: usize) -> String {
+        let fenced = self.plan.steps().any(|(_, step)| matches!(step, Step::Fence { .. }));
+        if alone == 0 || !fenced {
+            return String::new();
+        }
+        format!(
+            "; {alone} of them have no other replica: records that were acknowledged there shortly before the fault may be lost"
+        )
     }
 
     pub(crate) fn emit(&self, what: What) {

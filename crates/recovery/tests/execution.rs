@@ -69,6 +69,24 @@ async fn a_takeover_recovers_the_broker_and_measures_it_from_the_fault() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_host_may_have_taken_with_it_is_said() {
+    for (alone, words) in [(0, false), (3, true)] {
+        let world = World::new();
+        world.truth().alone = alone;
+        let plan = dead_broker(&world).await;
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+        let said = format!("{:?}", journal(&world).await.records);
+        assert_eq!(said.contains("3 of them have no other replica"), words, "{said}");
+    }
+    // A process that ended took nothing with it: its host still has it.
+    let (world, plan) = ended_by_itself().await;
+    world.truth().alone = 3;
+    take_over(&world.ports(), plan, Cause::Manual, None, None).await.expect("runs to an end");
+    let said = format!("{:?}", journal(&world).await.records);
+    assert!(said.contains("partitions in ISR") && !said.contains("no other replica"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_step_that_fails_ends_as_its_row_says() {
     // Step, fault, expected end.
     let table: &[(&'static str, Fault, &str)] = &[

@@ -167,6 +167,7 @@ impl Cluster for Agent {
             replicas: 2,
             in_isr: if state.brokers[at].in_isr { 2 } else { 0 },
             leads: 0,
+            alone: 0,
             answers: state.probe(self.host, at) == ProbeOutcome::Answered,
             via: id(via),
         })

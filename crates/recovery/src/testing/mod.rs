@@ -71,6 +71,8 @@ pub struct Truth {
     pub cut_off: bool,
     /// Whether the network between the agent and this broker alone is down.
     pub broker_unreachable: bool,
+    /// Partitions of the broker that nobody else has a replica of.
+    pub alone: usize,
     /// Other brokers that are dead.
     pub others_dead: BTreeSet<BrokerId>,
     /// Whether the ledger is down.
@@ -232,6 +234,7 @@ impl Truth {
             replicas: PARTITIONS,
             in_isr,
             leads: 0,
+            alone: self.alone,
             answers: self.answers(now),
             via: BrokerId(2),
         }

@@ -333,6 +333,7 @@ impl Cluster for KafkaCluster {
             replicas: seen.partitions.of(broker).count(),
             in_isr: seen.partitions.of(broker).filter(|p| p.isr.contains(&broker)).count(),
             leads: leads(&seen.partitions, broker).count(),
+            alone: seen.partitions.of(broker).filter(|p| p.replicas.len() == 1).count(),
             answers,
             via,
         })
@@ -591,20 +592,24 @@ mod tests {
     #[tokio::test]
     async fn standing_is_told_by_another_broker() {
         let bed = Bed::new().await;
-        bed.world().partitions =
-            vec![(1, vec![1, 2], vec![1, 2]), (2, vec![2, 1], vec![2]), (3, vec![3, 2], vec![3, 2])];
+        bed.world().partitions = vec![
+            (1, vec![1, 2], vec![1, 2]),
+            (2, vec![2, 1], vec![2]),
+            (3, vec![3, 2], vec![3, 2]),
+            (1, vec![1], vec![1]),
+        ];
         let cluster = bed.cluster();
         let dead = cluster.standing(BrokerId(1)).await.unwrap();
         assert_ne!(dead.via, BrokerId(1));
         assert!(dead.listed && !dead.answers, "{dead:?}");
-        assert_eq!((dead.replicas, dead.in_isr, dead.leads), (2, 1, 1));
+        assert_eq!((dead.replicas, dead.in_isr, dead.leads, dead.alone), (3, 2, 2, 1));
 
         let at = bed.brokers[0].at.clone();
         let cluster = KafkaCluster { listeners: BTreeMap::from([(BrokerId(2), at)]), ..cluster };
         let alive = cluster.standing(BrokerId(2)).await.unwrap();
         assert_eq!(alive.via, BrokerId(3));
         assert!(alive.answers);
-        assert_eq!(cluster.partitions().await.unwrap().partitions.len(), 3);
+        assert_eq!(cluster.partitions().await.unwrap().partitions.len(), 4);
     }
 
     #[tokio::test]
