@@ -1,14 +1,20 @@
 //! The NFS tier's own parts: guests, their links, their disks, the server's rules and locks, and every fault.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use e2e::nfs::{Export, Guest, GuestSpec, NfsBed, NfsServer};
+use anyhow::{Context, Result, ensure};
+use e2e::history::WriteSpec;
+use e2e::kafka::ClusterSpec;
+use e2e::nfs::{Export, Guest, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
 use e2e::{Lab, eventually, story};
+use ontap_client::fake::Table;
+use ontap_client::{Auth, Client, Fingerprint, LockQuery, Tls};
+use tokio::runtime::Runtime;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const SMALL: GuestSpec = GuestSpec { memory_mib: 300, client_id: None };
 
 fn seconds(since: Instant) -> f64 {
@@ -28,7 +34,7 @@ fn wait_locked(server: &NfsServer, locked: bool) -> Result<()> {
 }
 
 /// Two guests that may mount the volume `v` and have.
-fn two_guests(lab: &Lab) -> Result<(NfsBed, [std::sync::Arc<Guest>; 2], std::sync::Arc<NfsServer>)> {
+fn two_guests(lab: &Lab) -> Result<(NfsBed, [Arc<Guest>; 2], Arc<NfsServer>)> {
     let bed = NfsBed::open(lab)?;
     let server = bed.server(lab, vec![Export::to("v", &["10.77.0.111", "10.77.0.112"])])?;
     let begin = Instant::now();
@@ -168,4 +174,104 @@ fn stalls_and_restarts(lab: &Lab, first: &Guest, second: &Guest, server: &NfsSer
     lab.note(format!("the server has restarted, and the lock was reclaimed after {:.1} s", seconds(begin)));
     ensure!(second.run(&["flock", "--nonblock", "/mnt/.lock", "true"])?.code != 0);
     Ok(())
+}
+
+/// A client of the storage system's API, and the runtime to ask by it.
+fn api(storage: &NfsOntap) -> Result<(Client, Runtime)> {
+    let fake = storage.fake();
+    let auth = Auth::Basic { user: "admin".to_owned(), password: "secret".to_owned().into() };
+    let certificate = fake.certificate_der().context("no certificate")?;
+    let tls = Tls::Pinned(Fingerprint::of(certificate));
+    Ok((Client::builder(fake.url(), auth).tls(tls).build()?, Runtime::new()?))
+}
+
+#[test]
+fn the_storage_system_speaks_for_the_server() {
+    story("the_storage_system_speaks_for_the_server", |lab| {
+        let (_bed, [first, second], server) = two_guests(lab)?;
+        let storage = NfsOntap::start(lab, &server, &[("v", ("g1", first.address()))])?;
+        storage.plug_in("g2", second.address())?;
+        ensure!(storage.owners("v") == ["g1"], "{:?}", storage.owners("v"));
+        ensure!(server.who_may_mount("v")? == BTreeSet::from(["10.77.0.111/32".to_owned()]));
+        ensure!(second.run(&["sh", "-c", "echo no >/mnt/no"])?.code != 0, "g2 was not thrown out");
+
+        // What the server has, the storage system shows.
+        first.sh(HOLD)?;
+        eventually("the lock to be shown", SOON, || {
+            ensure!(storage.locks() == [("v/.lock".to_owned(), first.address())], "{:?}", storage.locks());
+            Ok(())
+        })?;
+        let connected = [("volume.name", "v"), ("client_ip", "10.77.0.111")];
+        let find = || storage.fake().world(|world| world.find(Table::ConnectedClients, &connected).is_some());
+        eventually("the client to be shown", SOON, || if find() { Ok(()) } else { Err("it is not") })?;
+
+        // A fence as the driver makes it: the rule, then the locks.
+        let (client, runtime) = api(&storage)?;
+        let policy = runtime.block_on(client.export_policy("svm1", "v"))?.context("no policy")?;
+        let rule = runtime.block_on(client.export_rules(policy.id))?.remove(0);
+        let begin = Instant::now();
+        runtime.block_on(client.replace_clients(policy.id, &rule, &["10.77.0.112"]))?;
+        let denied = seconds(begin);
+        // It was answered, so it holds.
+        let refused = first.run(&["sh", "-c", "echo late >/mnt/late"])?;
+        ensure!(refused.stderr.contains("Permission denied"), "{refused:?}");
+        ensure!(storage.locks().len() == 1, "a fence alone has freed the lock");
+        let (address, begin) = (first.address().to_string(), Instant::now());
+        let query = LockQuery { client_address: Some(&address), ..LockQuery::in_svm("svm1") };
+        let broken = runtime.block_on(client.break_locks(&query))?;
+        ensure!(broken == 1 && server.locks(".lock")?.is_empty(), "{broken} were broken");
+        lab.note(format!("the rule took {denied:.3} s, breaking the lock {:.3} s", seconds(begin)));
+        second.sh("echo own >/mnt/own && sync /mnt/own")?;
+        second.sh("flock --exclusive /mnt/.lock true")?;
+        lab.note(format!("g2 has the lock {:.2} s after it was broken", seconds(begin)));
+        storage.ensure_one_owner_at_a_time()
+    });
+}
+
+/// A broker in a guest, the others on namespace hosts, under load: the machine dies, and comes back.
+#[test]
+fn a_broker_runs_in_a_guest() {
+    story("a_broker_runs_in_a_guest", |lab| {
+        let bed = NfsBed::open(lab)?;
+        let exports = vec![Export::to("broker1", &["10.77.0.111"]), Export::to_all("ledger")];
+        let server = bed.server(lab, exports)?;
+        let begin = Instant::now();
+        let guest = bed.guest("b1", "10.77.0.111", &GuestSpec::default())?;
+        lab.note(format!("b1 is up after {:.1} s", seconds(begin)));
+        let home = GuestHome { guest: Arc::clone(&guest), server: Arc::clone(&server) };
+        let guests = BTreeMap::from([(1, home)]);
+        let cluster = lab.kafka(ClusterSpec { guests, ..ClusterSpec::default() })?;
+        let started = guest.sh("systemctl show kafka --property=ActiveState --value")?;
+        ensure!(started.trim() == "active", "{started}");
+        lab.note(format!("memory of b1: {}", guest.sh("free -m | sed -n 2p")?.trim()));
+        eventually("Kafka's lock on the server", SOON, || {
+            let held = server.locks(".lock")?;
+            ensure!(held.iter().any(|lock| lock.export == "broker1"), "{held:?}");
+            Ok(())
+        })?;
+
+        cluster.create_topic("t", 6, 3, 2)?;
+        let writer = cluster.write(WriteSpec::steady("t", 6, 200))?;
+        let flows = |count: usize| {
+            eventually("records to be acknowledged", SOON, || {
+                ensure!(writer.acked() >= count, "{}", writer.acked());
+                Ok(())
+            })
+        };
+        flows(500)?;
+        let watch = cluster.watch(1);
+        watch.wait("is complete", SOON, e2e::kafka::Standing::is_complete)?;
+        let fault = Instant::now();
+        guest.crash()?;
+        watch.wait("is gone", Duration::from_secs(60), |standing| !standing.listed)?;
+        guest.boot()?;
+        lab.note(format!("b1 is up again {:.1} s after it died", seconds(fault)));
+        // Its unit is enabled, so Kafka comes up with it.
+        let rejoin = watch.wait_rejoined(fault, Duration::from_secs(150))?;
+        lab.note(format!("broker 1 is back in every ISR after {:.1} s: {rejoin:?}", rejoin.all_in_sync));
+        let history = writer.stop()?;
+        let verdict = cluster.verify(&[&history])?;
+        lab.note(verdict.to_string());
+        verdict.ensure_clean()
+    });
 }
