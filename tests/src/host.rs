@@ -466,6 +466,11 @@ impl Host {
         Ok(pids.into_iter().filter(has_all).collect())
     }
 
+    /// Its process 1, as the sandbox numbers it.
+    pub(crate) fn first_process(&self) -> Result<Pid> {
+        Ok(self.state().machine.as_ref().ok_or_else(|| self.is_off())?.init)
+    }
+
     fn signal_all(&self, signal: Signal) -> Result<()> {
         let state = self.state();
         let machine = state.machine.as_ref().ok_or_else(|| self.is_off())?;

@@ -30,6 +30,7 @@ mod http;
 pub mod kafka;
 mod lab;
 mod machine;
+pub mod nfs;
 pub mod ontap;
 mod process;
 mod sandbox;

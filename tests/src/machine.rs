@@ -99,14 +99,17 @@ impl Machine {
 
     /// Every process of the machine but its first.
     pub(crate) fn pids(&self) -> Result<Vec<Pid>> {
-        let namespace_of = |pid: Pid| fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero()));
-        let own = namespace_of(self.init)?;
-        let all = fs::read_dir("/proc")?
-            .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?));
-        Ok(all
-            .filter(|pid| *pid != self.init && namespace_of(*pid).is_ok_and(|other| other == own))
-            .collect())
+        Ok(siblings(self.init)?.into_iter().filter(|pid| *pid != self.init).collect())
     }
+}
+
+/// Every process of the process namespace that `of` is in, `of` among them.
+pub(crate) fn siblings(of: Pid) -> Result<Vec<Pid>> {
+    let namespace_of = |pid: Pid| fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero()));
+    let own = namespace_of(of)?;
+    let all = fs::read_dir("/proc")?
+        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?));
+    Ok(all.filter(|pid| namespace_of(*pid).is_ok_and(|other| other == own)).collect())
 }
 
 /// What a storage fence takes away. The ledger is on other storage.
@@ -116,8 +119,12 @@ pub(crate) fn is_log_dir(target: &str) -> bool {
 
 /// Runs an `nsenter` to its end.
 pub(crate) fn output(mut entry: Command) -> Result<Output> {
+    output_of(&entry.stdin(Stdio::null()).output().context("cannot run nsenter (package util-linux)")?)
+}
+
+/// What a process that has ended said.
+pub(crate) fn output_of(output: &std::process::Output) -> Result<Output> {
     use std::os::unix::process::ExitStatusExt;
-    let output = entry.stdin(Stdio::null()).output().context("cannot run nsenter (package util-linux)")?;
     let code = output.status.code().or_else(|| output.status.signal().map(|signal| 128 + signal));
     Ok(Output {
         code: code.context("a process ended without a status")?,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::kafka::Cluster;
 use crate::lab::{HUB, Lab};
 
 /// Its SVM.
-const SVM: &str = "svm1";
+pub(crate) const SVM: &str = "svm1";
 /// Where every host with an agent has the password.
 const PASSWORD: &str = "/srv/local/ontap.password";
 
@@ -46,7 +46,7 @@ impl Ontap {
         let mut world = World::small();
         let mut volumes = BTreeMap::new();
         for node in cluster.brokers() {
-            let (volume, home) = (volume(node.id()), node.home().address());
+            let (volume, home) = (volume(node.id()), node.home()?.address());
             world.policy(SVM, &volume, &[&[&home.to_string()]]);
             world.volume(SVM, &volume, &volume);
             world.guest(&volume, home.into());
@@ -55,7 +55,8 @@ impl Ontap {
         let runtime = Runtime::new()?;
         let listen = Fake::listen(world, SocketAddr::from((HUB, 0)), Scheme::Https);
         let fake = runtime.block_on(listen).context("the storage system cannot listen")?;
-        let hosts = cluster.brokers().iter().map(|node| Arc::clone(node.home())).collect();
+        let homes = cluster.brokers().iter().map(|node| Ok(Arc::clone(node.home()?)));
+        let hosts = homes.collect::<Result<_>>()?;
         let storage = Storage { fake, volumes, hosts: Mutex::new(hosts), wrongs: Mutex::default() };
         let storage = Arc::new(storage);
         let follower = Arc::downgrade(&storage);
@@ -90,38 +91,10 @@ impl Ontap {
     /// # Errors
     /// When the storage system has no certificate.
     pub(crate) fn configure(&self, config: &mut Table, own: &Host, timeout: &str) -> Result<()> {
-        let certificate = self.storage.fake.certificate_der().context("no certificate")?;
-        let mut login = toml! { user = "admin" };
-        login.insert("password_file".to_owned(), PASSWORD.into());
-        login.insert("url".to_owned(), self.storage.fake.url().into());
-        login.insert("pin".to_owned(), Fingerprint::of(certificate).to_string().into());
-        let section = |volumes: Vec<String>, address: IpAddr| {
-            let mut section = toml! { svm = "svm1" };
-            section.insert("volumes".to_owned(), volumes.into());
-            section.insert("addresses".to_owned(), vec![address.to_string()].into());
-            section.insert("ontap".to_owned(), login.clone().into());
-            section
-        };
-        let all: Vec<String> = self.storage.volumes.keys().cloned().collect();
-        for host in tables(config, "host") {
-            let name = host.get("name").and_then(Value::as_str).unwrap_or_default();
-            let found = lock(&self.storage.hosts).iter().find(|host| host.name() == name).cloned();
-            let address = found.with_context(|| format!("no host {name}"))?.address();
-            let mut fence = section(all.clone(), address.into());
-            fence.insert("driver".to_owned(), "ontap_export".into());
-            fence.insert("timeout".to_owned(), timeout.into());
-            host.insert("fence".to_owned(), vec![fence].into());
-        }
-        for broker in tables(config, "broker") {
-            let id = broker.get("id").and_then(Value::as_integer).context("a broker without id")?;
-            let volume = volume(id.try_into()?);
-            let mut grant = section(vec![volume.clone()], own.address().into());
-            grant.insert("paths".to_owned(), vec![format!("/{volume}")].into());
-            if let Some(Value::Table(storage)) = broker.get_mut("storage") {
-                storage.insert("grant".to_owned(), grant.into());
-            }
-        }
-        Ok(())
+        let volumes = self.storage.volumes.keys().cloned().collect();
+        let hosts = lock(&self.storage.hosts);
+        let addresses = hosts.iter().map(|host| (host.name().to_owned(), host.address())).collect();
+        Login::of(&self.storage.fake, volumes, addresses)?.configure(config, own.address(), timeout)
     }
 
     /// Has something go wrong with some requests, until [`Ontap::heal`].
@@ -153,6 +126,62 @@ impl Ontap {
     /// Has the storage system no longer answer anybody.
     pub fn shut_down(self) {
         self.runtime.shutdown_background();
+    }
+}
+
+/// How agents reach a storage system, and what they find there.
+pub struct Login {
+    login: Table,
+    volumes: Vec<String>,
+    addresses: BTreeMap<String, Ipv4Addr>,
+}
+
+impl Login {
+    /// Of all hosts, by name, with the addresses that rules know them by.
+    pub(crate) fn of(
+        fake: &Fake,
+        volumes: Vec<String>,
+        addresses: BTreeMap<String, Ipv4Addr>,
+    ) -> Result<Self> {
+        let certificate = fake.certificate_der().context("no certificate")?;
+        let mut login = toml! { user = "admin" };
+        login.insert("password_file".to_owned(), PASSWORD.into());
+        login.insert("url".to_owned(), fake.url().into());
+        login.insert("pin".to_owned(), Fingerprint::of(certificate).to_string().into());
+        Ok(Self { login, volumes, addresses })
+    }
+
+    /// Has every host fenced by its export rules and by nothing else, and the host at `own` let in by them. The password
+    /// is expected in `/srv/local/ontap.password`.
+    ///
+    /// # Errors
+    /// When the configuration names a host that is not known here.
+    pub fn configure(&self, config: &mut Table, own: Ipv4Addr, timeout: &str) -> Result<()> {
+        let section = |volumes: Vec<String>, address: Ipv4Addr| {
+            let mut section = toml! { svm = "svm1" };
+            section.insert("volumes".to_owned(), volumes.into());
+            section.insert("addresses".to_owned(), vec![address.to_string()].into());
+            section.insert("ontap".to_owned(), self.login.clone().into());
+            section
+        };
+        for host in tables(config, "host") {
+            let name = host.get("name").and_then(Value::as_str).unwrap_or_default();
+            let address = self.addresses.get(name).with_context(|| format!("no host {name}"))?;
+            let mut fence = section(self.volumes.clone(), *address);
+            fence.insert("driver".to_owned(), "ontap_export".into());
+            fence.insert("timeout".to_owned(), timeout.into());
+            host.insert("fence".to_owned(), vec![fence].into());
+        }
+        for broker in tables(config, "broker") {
+            let id = broker.get("id").and_then(Value::as_integer).context("a broker without id")?;
+            let volume = volume(id.try_into()?);
+            let mut grant = section(vec![volume.clone()], own);
+            grant.insert("paths".to_owned(), vec![format!("/{volume}")].into());
+            if let Some(Value::Table(storage)) = broker.get_mut("storage") {
+                storage.insert("grant".to_owned(), grant.into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -197,7 +226,8 @@ fn follow(storage: &Weak<Storage>) {
     }
 }
 
-fn volume(broker: i32) -> String {
+/// The volume of a broker's log dir.
+pub(crate) fn volume(broker: i32) -> String {
     format!("broker{broker}")
 }
 

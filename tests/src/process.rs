@@ -130,7 +130,7 @@ pub(crate) fn child_of(parent: u32) -> Result<Option<Pid>> {
 }
 
 /// The process state letter of `/proc/PID/stat`; `None` when there is no such process.
-fn state_of(pid: Pid) -> Option<char> {
+pub(crate) fn state_of(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // The name in parentheses may itself hold anything.
     stat.rsplit(") ").next()?.chars().next()

@@ -150,7 +150,7 @@ impl<'a> Scenario<'a> {
     /// # Errors
     /// Never, in a scenario.
     pub fn victim(&self) -> Result<&Arc<Host>> {
-        Ok(self.cluster.broker(VICTIM)?.home())
+        self.cluster.broker(VICTIM)?.home()
     }
 
     /// Waits until the writer has had `more` acknowledgements from now on, and the group reads them.
@@ -415,7 +415,7 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
     }
     let mut homes = Vec::new();
     for id in setup.at_home {
-        let home = Arc::clone(cluster.broker(*id)?.home());
+        let home = Arc::clone(cluster.broker(*id)?.home()?);
         standby::equip_home(lab, cluster, &home, setup.ledger)?;
         homes.push(home);
     }

@@ -66,7 +66,7 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     set(&mut config, "broker_host", "command", command);
     set(&mut config, "broker_host", "template", template);
 
-    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home().name() == name);
+    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home_name() == name);
     let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
     config
         .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
@@ -143,7 +143,7 @@ fn guarded(node: &Node) -> Value {
     let address = format!("{}/24", node.address().ip());
     let mut broker = Table::new();
     broker.insert("id".to_owned(), i64::from(node.id()).into());
-    broker.insert("home".to_owned(), node.home().name().into());
+    broker.insert("home".to_owned(), node.home_name().into());
     broker.insert("listener".to_owned(), node.address().to_string().into());
     broker.insert("log_dirs".to_owned(), vec![node.mount_point()].into());
     let address = table([("driver", "netlink"), ("address", &address), ("interface", "eth0")]);

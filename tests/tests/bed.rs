@@ -324,7 +324,7 @@ fn a_takeover_by_hand_loses_nothing() {
         let watch = cluster.watch(1);
         watch.wait("to be in sync", SECONDS_5, e2e::kafka::Standing::is_complete)?;
         let fault = Instant::now();
-        broker.home().power_off()?;
+        broker.home()?.power_off()?;
         lab.note("broker 1 has lost power");
         standby.add_address("10.77.0.11/24")?;
         lab.forget_neighbour(Ipv4Addr::new(10, 77, 0, 11))?;

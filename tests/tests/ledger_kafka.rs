@@ -183,7 +183,7 @@ fn the_ledger_outlives_a_broker_and_not_two() {
 
         // The worst broker to lose: the one that leads the ledger.
         let dead = bed.leader()?;
-        bed.cluster.broker(dead)?.home().power_off()?;
+        bed.cluster.broker(dead)?.home()?.power_off()?;
         let begun = Instant::now();
         bed.runtime.block_on(append(&*ours, (1, 1, "a"), &[done(0, 10), ended()]))?;
         lab.note(format!("written {:.1?} after the leader's host lost its power", begun.elapsed()));
@@ -196,7 +196,7 @@ fn the_ledger_outlives_a_broker_and_not_two() {
 
         // A second one: nothing can be confirmed any more, and nobody waits for ever.
         let second = bed.leader()?;
-        bed.cluster.broker(second)?.home().power_off()?;
+        bed.cluster.broker(second)?.home()?.power_off()?;
         let begun = Instant::now();
         let lost = bed.runtime.block_on(append(&*theirs, (1, 2, "b"), &[done(0, 10)]));
         let took = begun.elapsed();
@@ -207,7 +207,7 @@ fn the_ledger_outlives_a_broker_and_not_two() {
         // The host comes back, and the claimant goes on. Whether what was not confirmed was written after all
         // is for the journal to say.
         let back = bed.cluster.broker(second)?;
-        back.home().power_on()?;
+        back.home()?.power_on()?;
         back.start()?;
         let done = eventually("the ledger to be back", Duration::from_secs(90), || {
             bed.runtime.block_on(append(&*theirs, (1, 2, "b"), &[ended()])).map_err(|error| chain(&error))

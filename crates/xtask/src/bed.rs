@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::kafka;
+use crate::preflight::{self, Scope};
+use crate::{kafka, nfs_bed};
 use crate::workspace::{Profile, Programs, Workspace};
 
 /// The surroundings of package `e2e`.
@@ -14,6 +15,8 @@ pub(crate) struct Bed {
     kafka_home: PathBuf,
     agent: PathBuf,
     programs: Programs,
+    /// What the NFS tier's hosts are made of, where there is one.
+    nfs: Option<PathBuf>,
     /// Where a failing story leaves its logs, journal, metrics and write history.
     pub(crate) artifacts: PathBuf,
 }
@@ -29,11 +32,24 @@ impl Bed {
         let agent = programs.path("understudy")?;
         let artifacts = workspace.root.join("target/artifacts");
         fs::create_dir_all(&artifacts).with_context(|| format!("cannot make {}", artifacts.display()))?;
-        Ok(Self { kafka_home, agent, programs, artifacts })
+        Ok(Self { kafka_home, agent, programs, nfs: None, artifacts })
+    }
+
+    /// Builds what the NFS tier's hosts are made of, if need be.
+    ///
+    /// # Errors
+    /// As [`nfs_bed::ensure`].
+    pub(crate) fn add_nfs(&mut self) -> Result<()> {
+        preflight::ensure(Scope::Nfs)?;
+        self.nfs = Some(nfs_bed::ensure()?);
+        Ok(())
     }
 
     /// Tells `command` where everything is.
     pub(crate) fn give_to(&self, command: &mut Command) {
+        if let Some(nfs) = &self.nfs {
+            command.env("UNDERSTUDY_NFS_BED", nfs);
+        }
         command
             .env("UNDERSTUDY_KAFKA_HOME", &self.kafka_home)
             .env("UNDERSTUDY_BIN", &self.agent)

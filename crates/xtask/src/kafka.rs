@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::cache::Staging;
 use crate::{cache, shell};
 
 const VERSION: &str = "4.3.1";
@@ -37,12 +38,12 @@ pub(crate) fn ensure() -> Result<PathBuf> {
             .with_context(|| format!("cannot remove {}: remove it by hand", home.display()))?;
     }
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let staging = Staging::new(&cache)?;
+    let staging = Staging::new(&cache, "kafka-staging-")?;
     eprintln!("fetching Kafka {VERSION} from Maven Central into {}", home.display());
-    fetch(&staging.0).context(
+    fetch(staging.path()).context(
         "cannot fetch Kafka from Maven Central: check the network, or name a mirror or proxy in ~/.m2/settings.xml",
     )?;
-    let assembled = staging.0.join("kafka");
+    let assembled = staging.path().join("kafka");
     write_manifest(&assembled)?;
     verify(&assembled)?;
     starts(&assembled)?;
@@ -52,33 +53,6 @@ pub(crate) fn ensure() -> Result<PathBuf> {
             .with_context(|| format!("cannot put Kafka into place at {}: {error}", home.display()))?;
     }
     Ok(home)
-}
-
-/// A directory that is gone when we are done, however that comes.
-struct Staging(PathBuf);
-
-impl Staging {
-    fn new(cache: &Path) -> Result<Self> {
-        const PREFIX: &str = "kafka-staging-";
-        for entry in fs::read_dir(cache)?.flatten() {
-            let name = entry.file_name();
-            let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-            // Left by a run that was killed: its process is no more.
-            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
-        let path = cache.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // Best effort: what stays is removed by the next run.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn fetch(staging: &Path) -> Result<()> {

@@ -9,6 +9,7 @@ mod demo;
 mod docs;
 mod fuzz;
 mod kafka;
+mod nfs_bed;
 mod preflight;
 mod report;
 mod setup;

@@ -21,11 +21,13 @@ pub(crate) enum Scope {
     Build,
     /// Also real hosts and a real Kafka.
     Stories,
+    /// Also hosts with kernels of their own, and a real NFS server.
+    Nfs,
 }
 
 /// Something is missing that this program could not install: exit code 2.
 #[derive(Debug)]
-pub(crate) struct Missing(String);
+pub(crate) struct Missing(pub(crate) String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,6 +73,13 @@ const NEEDS: &[Need] = &[
         ["unshare", "nsenter", "setpriv"].into_iter().all(on_path)
     }),
     need(Scope::Stories, "bindfs, for storage that stalls or is denied", "bindfs", || on_path("bindfs")),
+    need(Scope::Nfs, "debootstrap, to make the guests' root file system", "debootstrap", || {
+        on_path("debootstrap")
+    }),
+    need(Scope::Nfs, "mkfs.ext4, to make the guests' disk", "e2fsprogs", || on_path("mkfs.ext4")),
+    need(Scope::Nfs, "patchelf, for a kernel that wants a newer C library", "patchelf", || {
+        on_path("patchelf")
+    }),
 ];
 
 const fn need(scope: Scope, what: &'static str, package: &'static str, found: fn() -> bool) -> Need {
@@ -177,9 +186,16 @@ fn ensure_namespaces() -> Result<()> {
     Err(Missing(format!("{}: {advice}", said.trim())).into())
 }
 
-fn is_root() -> Result<bool> {
+/// Whether this is root, of whatever user namespace.
+pub(crate) fn is_root() -> Result<bool> {
     let owner = fs::metadata("/proc/self").context("cannot read /proc/self: is /proc mounted?")?.uid();
     Ok(owner == 0)
+}
+
+/// Whether packages come from Debian's archive.
+pub(crate) fn is_debian() -> bool {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    release.lines().any(|line| line == "ID=debian") && on_path("apt-get")
 }
 
 fn on_path(program: &str) -> bool {

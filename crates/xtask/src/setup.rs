@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use crate::preflight::{self, Scope};
 use crate::workspace::Workspace;
-use crate::{kafka, tools};
+use crate::{kafka, nfs_bed, tools};
 
-/// Get what the other commands need: packages (as root), cargo tools, Kafka.
+/// Get what the other commands need: packages (as root), cargo tools, Kafka, the NFS tier's hosts.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -18,5 +18,12 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         eprintln!("ready: {}", tool.ensure(&workspace)?.display());
     }
     eprintln!("ready: {}", kafka::ensure()?.display());
+    match nfs_bed::obstacle() {
+        Some(why) => eprintln!("left out: the NFS tier: {why}"),
+        None => {
+            preflight::ensure(Scope::Nfs)?;
+            eprintln!("ready: {}", nfs_bed::ensure()?.display());
+        }
+    }
     Ok(())
 }

@@ -8,13 +8,13 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::bed::Bed;
-use crate::preflight::{self, Scope};
+use crate::preflight::{self, Missing, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::{Profile, Workspace};
-use crate::{chaos, conformance, shell, sim, tools};
+use crate::{chaos, conformance, nfs_bed, shell, sim, tools};
 
 /// Check format, lints, licences and bans; run the unit and property tests, ONTAP's own clients
-/// against the fake, every story on a real Kafka, and a short fault marathon.
+/// against the fake, every story on a real Kafka, a short fault marathon, and the stories on real NFS.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this tier; without it, all.
@@ -31,12 +31,19 @@ enum Tier {
     Unit,
     /// Real hosts in network namespaces and a real Kafka.
     Netns,
+    /// Hosts with kernels of their own, and a real NFS server: tests `nfs_*` of package `e2e`.
+    Nfs,
 }
 
 /// Runs the command. Something that failed is in the exit code; an error is what kept us from trying.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (unit, netns) = (args.tier != Some(Tier::Netns), args.tier != Some(Tier::Unit));
-    preflight::ensure(if netns { Scope::Stories } else { Scope::Build })?;
+    let wants = |tier| args.tier.is_none_or(|only| only == tier);
+    let (unit, netns, nfs) = (wants(Tier::Unit), wants(Tier::Netns), wants(Tier::Nfs));
+    let obstacle = nfs_bed::obstacle().filter(|_| nfs);
+    if let (Some(why), Some(Tier::Nfs)) = (&obstacle, args.tier) {
+        return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
+    }
+    preflight::ensure(if netns || nfs { Scope::Stories } else { Scope::Build })?;
     let runner = Runner { workspace: Workspace::find()?, filter: args.filter.clone() };
     let nextest = tools::NEXTEST.ensure(&runner.workspace)?;
     let mut report = Report::default();
@@ -44,12 +51,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         runner.checks(&mut report);
         runner.unit_tests(&mut report, &nextest);
     } else {
-        report.skip("unit tier", "--tier netns was given");
+        report.skip("unit tier", "another --tier was given");
     }
+    let mut bed = if netns || nfs { runner.bed(&mut report) } else { None };
     if netns {
-        runner.stories(&mut report, &nextest);
+        runner.stories(&mut report, &nextest, bed.as_ref());
     } else {
-        report.skip("stories", "--tier unit was given");
+        report.skip("stories", "another --tier was given");
+    }
+    match obstacle {
+        Some(why) => report.skip("NFS stories", why),
+        None if nfs => runner.nfs_stories(&mut report, &nextest, bed.as_mut()),
+        None => report.skip("NFS stories", "another --tier was given"),
     }
     conclude(&report, runner.filter.as_deref())
 }
@@ -105,25 +118,47 @@ impl Runner {
         }
     }
 
-    fn stories(&self, report: &mut Report, nextest: &Path) {
-        let bed = report
-            .part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev));
+    /// Kafka, the agent and the bed's own programs.
+    fn bed(&self, report: &mut Report) -> Option<Bed> {
+        report.part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev))
+    }
+
+    fn stories(&self, report: &mut Report, nextest: &Path, bed: Option<&Bed>) {
         let Some(bed) = bed else {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;
         };
         report.part("stories", |tally| {
-            self.nextest(nextest, tally, |run| {
-                // Not `--package e2e`: with fewer packages cargo picks fewer features, and builds everything again.
-                bed.give_to(run.args(["--workspace", "--filterset", "package(e2e)"]));
-            })
-            .with_context(|| format!("what the failed stories left is in {}", bed.artifacts.display()))
+            self.tell(nextest, tally, bed, "package(e2e) & not binary(/^nfs_/)")
         });
         if self.filter.is_some() {
             report.skip("fault marathon", "a filter was given");
         } else {
-            report.part("fault marathon", |_| chaos::run_for_test(&bed));
+            report.part("fault marathon", |_| chaos::run_for_test(bed));
         }
+    }
+
+    fn nfs_stories(&self, report: &mut Report, nextest: &Path, bed: Option<&mut Bed>) {
+        let Some(bed) = bed else {
+            report.skip("NFS stories", "there is no Kafka or no agent to run them with, see above");
+            return;
+        };
+        if report.part("NFS hosts", |_| bed.add_nfs()).is_none() {
+            report.skip("NFS stories", "there are no hosts to run them on, see above");
+            return;
+        }
+        report.part("NFS stories", |tally| {
+            self.tell(nextest, tally, bed, "package(e2e) & binary(/^nfs_/)")
+        });
+    }
+
+    /// Runs the stories that `select` says.
+    fn tell(&self, nextest: &Path, tally: &mut Tally, bed: &Bed, select: &str) -> Result<()> {
+        self.nextest(nextest, tally, |run| {
+            // Not `--package e2e`: with fewer packages cargo picks fewer features, and builds everything again.
+            bed.give_to(run.args(["--workspace", "--filterset", select]));
+        })
+        .with_context(|| format!("what the failed stories left is in {}", bed.artifacts.display()))
     }
 
     /// Runs the tests of the default members, or those that `select` says, and counts them.

@@ -31,7 +31,7 @@ impl Field<'_> {
     }
 
     pub(super) fn home_of(&self, broker: i32) -> Result<String> {
-        Ok(self.scenario.cluster.broker(broker)?.home().name().to_owned())
+        Ok(self.scenario.cluster.broker(broker)?.home_name().to_owned())
     }
 
     pub(super) fn carriers(&self) -> Carriers {

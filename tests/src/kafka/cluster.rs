@@ -1,5 +1,6 @@
 //! A cluster: KRaft, its controllers and brokers each on a host of their own, log dirs on shared storage.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::format::format_all;
-use super::node::{BROKER_PORT, CONTROLLER_PORT, Node, mount_point, write_properties};
+use super::node::{BROKER_PORT, CONTROLLER_PORT, Home, Node, mount_point, write_properties};
 use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
 use super::{Jvm, Kafka, LOG4J};
@@ -22,6 +23,8 @@ use crate::export::Storage;
 use crate::history::{GroupReader, History, Verdict, WriteSpec, Writer, verify};
 use crate::host::Host;
 use crate::lab::Lab;
+use crate::nfs;
+use crate::nfs::kafka::GuestHome;
 
 /// What kind of cluster.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ pub struct ClusterSpec {
     pub controller_properties: Vec<(String, String)>,
     /// How brokers and standbys have the brokers' log dirs.
     pub storage: Storage,
+    /// The brokers that are at home in a guest, and the server that exports their log dirs.
+    pub guests: BTreeMap<i32, GuestHome>,
 }
 
 impl Default for ClusterSpec {
@@ -49,6 +54,7 @@ impl Default for ClusterSpec {
             properties: Vec::new(),
             controller_properties: Vec::new(),
             storage: Storage::Bind,
+            guests: BTreeMap::new(),
         }
     }
 }
@@ -70,7 +76,7 @@ impl Cluster {
         let cluster = Self::prepare(lab, &spec)?;
         let formatted = begin.elapsed();
         for node in cluster.controllers.iter().chain(&cluster.brokers) {
-            node.start()?;
+            node.begin()?;
         }
         cluster.wait_complete(Duration::from_secs(120))?;
         lab.note(format!(
@@ -92,10 +98,16 @@ impl Cluster {
 
         let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
             let (host, own) = host;
-            let home = lab.host(host, &format!("10.77.0.{own}"))?;
-            let log_dir = lab.shared(host)?;
-            let storage = if port == BROKER_PORT { spec.storage } else { Storage::Bind };
-            home.mount(storage, &log_dir, &mount_point(port, id))?;
+            let (home, log_dir) = match spec.guests.get(&id) {
+                Some(home) => (Home::Guest(Arc::clone(&home.guest)), home.log_dir(id)),
+                None => {
+                    let home = lab.host(host, &format!("10.77.0.{own}"))?;
+                    let log_dir = lab.shared(host)?;
+                    let storage = if port == BROKER_PORT { spec.storage } else { Storage::Bind };
+                    home.mount(storage, &log_dir, &mount_point(port, id))?;
+                    (Home::Host(home), log_dir)
+                }
+            };
             let properties = conf.join(format!("{host}.properties"));
             let command = run(jvm, &properties.display().to_string());
             let ip = Ipv4Addr::new(10, 77, 0, ip);
@@ -124,6 +136,11 @@ impl Cluster {
             formats.push((node, properties));
         }
         format_all(&kafka, &log4j, &formats)?;
+        for node in &brokers {
+            if let Some(home) = spec.guests.get(&node.id) {
+                nfs::kafka::install(lab, home, node)?;
+            }
+        }
 
         let template = conf.join("template.properties");
         write_properties(&template, &template_properties(spec, &common))?;
@@ -182,14 +199,15 @@ impl Cluster {
         &self.command
     }
 
-    /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it.
+    /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it. Those on the NFS server are
+    /// left out, for a host without a kernel of its own has no client for them.
     ///
     /// # Errors
     /// When one cannot be mounted.
     pub fn attach(&self, host: &Host) -> Result<()> {
         self.brokers
             .iter()
-            .filter(|node| node.home().name() != host.name())
+            .filter(|node| node.home().is_ok_and(|home| home.name() != host.name()))
             .try_for_each(|node| host.mount(self.storage, &node.log_dir, &node.mount_point()))
     }
 

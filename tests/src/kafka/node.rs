@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::agent::Agent;
 use crate::host::{Host, Output};
 use crate::machine::LOG_DIRS;
+use crate::nfs::{self, Guest};
 use crate::process::Process;
 
 /// The port of every broker's client listener.
@@ -18,11 +19,20 @@ pub(crate) const BROKER_PORT: u16 = 9092;
 /// The port of every controller's listener.
 pub(crate) const CONTROLLER_PORT: u16 = 9093;
 
+/// What a node is at home on.
+#[derive(Debug, Clone)]
+pub(crate) enum Home {
+    /// A namespace host of the lab.
+    Host(Arc<Host>),
+    /// A machine with a kernel of its own, where systemd starts Kafka.
+    Guest(Arc<Guest>),
+}
+
 /// A broker or a controller.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) id: i32,
-    pub(crate) home: Arc<Host>,
+    pub(crate) home: Home,
     /// What clients know. A broker's moves with it, and is not its home's own.
     pub(crate) ip: Ipv4Addr,
     pub(crate) port: u16,
@@ -41,9 +51,34 @@ impl Node {
     }
 
     /// The host it started on.
+    ///
+    /// # Errors
+    /// When that is a guest.
+    pub fn home(&self) -> Result<&Arc<Host>> {
+        match &self.home {
+            Home::Host(host) => Ok(host),
+            Home::Guest(guest) => bail!("node {} is at home in guest {}", self.id, guest.name()),
+        }
+    }
+
+    /// The guest it started in.
+    ///
+    /// # Errors
+    /// When it is at home on a namespace host.
+    pub fn guest(&self) -> Result<&Arc<Guest>> {
+        match &self.home {
+            Home::Guest(guest) => Ok(guest),
+            Home::Host(host) => bail!("node {} is at home on host {}, which is no guest", self.id, host.name()),
+        }
+    }
+
+    /// The name of what it started on.
     #[must_use]
-    pub fn home(&self) -> &Arc<Host> {
-        &self.home
+    pub fn home_name(&self) -> &str {
+        match &self.home {
+            Home::Host(host) => host.name(),
+            Home::Guest(guest) => guest.name(),
+        }
     }
 
     /// Its listener.
@@ -70,16 +105,24 @@ impl Node {
         &self.properties
     }
 
+    /// Starts it at home, as it is started there: by the bed or by systemd.
+    pub(crate) fn begin(&self) -> Result<()> {
+        match &self.home {
+            Home::Host(_) => self.start().map(drop),
+            Home::Guest(guest) => nfs::kafka::start(guest),
+        }
+    }
+
     /// Starts it on its home host, with its address.
     ///
     /// # Errors
     /// When the host is off or the process ends at once.
     pub fn start(&self) -> Result<Arc<Process>> {
-        let address = format!("{}/24", self.ip);
-        if !self.home.addresses()?.contains(&address) {
-            self.home.add_address(&address)?;
+        let (home, address) = (self.home()?, format!("{}/24", self.ip));
+        if !home.addresses()?.contains(&address) {
+            home.add_address(&address)?;
         }
-        self.start_on(&self.home)
+        self.start_on(home)
     }
 
     /// Starts it on its home host as its unit there would, `guard` being the unit's condition: an agent of that host
