@@ -87,3 +87,42 @@ pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storag
         Err(error) => not_tried(recovery::ports::chain(&error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use recovery::testing;
+
+    use super::super::Verdict;
+    use super::*;
+
+    fn host(name: &str) -> World {
+        let mut topology = testing::World::topology();
+        topology.here = name.into();
+        let ports = testing::World::new().ports();
+        World { topology, policy: testing::World::policy(), ports, signals: Vec::new() }
+    }
+
+    async fn tried(world: &World) -> Item {
+        let broker = world.topology.brokers.values().next().unwrap();
+        unlinks(world, broker, world.ports.storage[&broker.id].as_ref()).await
+    }
+
+    #[tokio::test]
+    async fn only_the_owner_writes_to_a_log_dir_to_try_it() {
+        let standby = tried(&host("standby-1")).await;
+        assert_eq!(standby.verdict, Verdict::Ok);
+        assert!(standby.says.contains("kafka-1 has the broker"), "{}", standby.says);
+        let owner = tried(&host("kafka-1")).await;
+        assert_eq!(owner.says, "open files go when they are unlinked");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_tried_while_the_ledger_is_silent() {
+        let fake = testing::World::new();
+        let mut world = host("kafka-1");
+        world.ports = fake.ports();
+        fake.truth().ledger_down = true;
+        let item = tried(&world).await;
+        assert!(item.says.contains("the ledger does not say"), "{}", item.says);
+    }
+}

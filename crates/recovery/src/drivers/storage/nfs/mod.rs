@@ -194,6 +194,7 @@ impl Nfs {
             before = format!(", in the place of one that was dead ({why}) and is taken off");
         }
         self.make_target(&config.target, &purpose).await?;
+        let orphans = self.orphans(config, &purpose)?;
         let (source, options) = (OsStr::new(&config.source), self.options(config, private));
         let options = ["-t", self.fs_type, "-o", &options].map(OsStr::new);
         let arguments = [&options[..], &[source, config.target.as_os_str()]].concat();
@@ -202,6 +203,7 @@ impl Nfs {
             let why = "mount reports success, and the kernel shows nothing mounted there".to_owned();
             return Err(refused(&purpose, why));
         };
+        self.alone(config, &mount, &orphans, &purpose).await?;
         self.taken_off().open.remove(&config.target);
         self.verified(config, &mount, &purpose, &format!("was mounted in {}{before}", human(ended.took)))
     }

@@ -17,6 +17,7 @@
 
 use std::time::Instant;
 
+use super::kernel::Volume;
 use super::*;
 
 /// How long to wait for a file system to be gone after its last unmount. Nothing has to be written any more, but the
@@ -25,6 +26,14 @@ const GONE_WITHIN: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a dead mount is taken off that was mounted over another one.
 const MOST_STACKED: usize = 8;
+
+fn lives_on(what: &str, device: &str) -> String {
+    format!(
+        "{what} was taken off, but the kernel still holds it (device {device}), and as far as is known it was written \
+         through: what it has not written yet would come over what others wrote since. Let another host take the broker \
+         over; end what still uses it (a process in state D, or with files open there), or reboot this host"
+    )
+}
 
 impl Nfs {
     /// Takes a mount of ours off that works no more. Returns whether the new one must not share its file system with it.
@@ -56,13 +65,26 @@ impl Nfs {
             return Ok(true);
         }
         self.taken_off().open.insert(config.target.clone(), dead.device.clone());
-        let why = format!(
-            "what was mounted there is dead ({why}) and was taken off, but the kernel still holds it (device {}), and \
-             it was written through: what it has not written yet would come over what others wrote since. Let another \
-             host take the broker over; end what still uses it (`fuser -v -m`, processes in state D), or reboot this host",
-            dead.device
-        );
-        Err(refused(purpose, why))
+        Err(refused(purpose, lives_on(&format!("what was mounted there is dead ({why})"), &dead.device)))
+    }
+
+    /// Nothing that was mounted here before, and is mounted nowhere now, is of the export that has just been mounted.
+    /// `orphans`: what there was before, while ours was not there; it may have been given one of them.
+    pub(super) async fn alone(
+        &self,
+        config: &MountConfig,
+        mount: &Mount,
+        orphans: &[Volume],
+        purpose: &str,
+    ) -> Result<(), StepError> {
+        let volumes = kernel::volumes(&self.proc).map_err(|e| failed(purpose, e.into()))?;
+        let fsid = volumes.iter().find(|volume| volume.device == mount.device).map(|volume| &volume.fsid);
+        let there =
+            |orphan: &&Volume| volumes.contains(orphan) && (fsid.is_none() || fsid == Some(&orphan.fsid));
+        let Some(orphan) = orphans.iter().find(there) else { return Ok(()) };
+        self.detach(config, mount, purpose).await?;
+        self.taken_off().open.insert(config.target.clone(), orphan.device.clone());
+        Err(refused(purpose, lives_on("an earlier mount of this export", &orphan.device)))
     }
 
     /// Off the tree, whatever becomes of it.
@@ -129,7 +151,7 @@ impl Nfs {
         let known = self.taken_off().open.get(&config.target).cloned();
         let devices = match known {
             Some(device) => BTreeSet::from([device]),
-            None => self.orphans(config, purpose)?,
+            None => self.orphans(config, purpose)?.into_iter().map(|volume| volume.device).collect(),
         };
         if self.is_gone(&devices, purpose).await? {
             self.taken_off().open.remove(&config.target);
@@ -144,18 +166,16 @@ impl Nfs {
         Err(refused(purpose, why))
     }
 
-    fn orphans(&self, config: &MountConfig, purpose: &str) -> Result<BTreeSet<String>, StepError> {
-        if self.fs_type != "nfs4" {
-            return Ok(BTreeSet::new());
-        }
+    /// What may be of the server and is mounted nowhere, but for what was never written through.
+    pub(super) fn orphans(&self, config: &MountConfig, purpose: &str) -> Result<Vec<Volume>, StepError> {
         let mounts = Mounts::read().map_err(|e| failed(purpose, e.into()))?;
         let volumes = kernel::volumes(&self.proc).map_err(|e| failed(purpose, e.into()))?;
         let orphans = kernel::orphans(&volumes, &mounts.devices().collect(), config.server());
         let mut taken_off = self.taken_off();
         // A number is given again once its file system is gone.
         taken_off.harmless.retain(|device| volumes.iter().any(|volume| volume.device == *device));
-        let devices = orphans.into_iter().map(|volume| &volume.device);
-        Ok(devices.filter(|device| !taken_off.harmless.contains(*device)).cloned().collect())
+        let harmful = |volume: &&Volume| !taken_off.harmless.contains(&volume.device);
+        Ok(orphans.into_iter().filter(harmful).cloned().collect())
     }
 
     /// Waits for the kernel to have let go of `devices`; false if it has not done so in time.

@@ -241,6 +241,12 @@ async fn a_dead_mount_that_lives_on_in_the_kernel_ends_the_takeover_unless_it_wa
         nfs.mounted_at(&target, "look").unwrap().is_none(),
         "it is off the tree, and nothing is in its place"
     );
+    // The same by a driver that knows nothing of it, as after a restart of the agent.
+    let fresh = tmpfs(vec![mount(&target, "noatime")]);
+    let fresh = Nfs { proc: nfs.proc.clone(), timeout: Duration::from_millis(300), ..fresh };
+    let error = fresh.attach(EPOCH).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("device {device}")), "{error}");
+    assert!(fresh.mounted_at(&target, "look").unwrap().is_none(), "it stayed mounted");
     // Nothing is mounted, and still this host may write later.
     let error = nfs.release().await.unwrap_err();
     assert!(error.to_string().contains(&format!("device {device}")), "{error}");
