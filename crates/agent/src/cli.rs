@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use recovery::drivers::storage::probe::ProbeAct;
 use tracing::level_filters::LevelFilter;
 
 pub use ontap::{BrokerOwner, Ontap, Provision, Style};
@@ -146,6 +147,9 @@ pub enum Command {
     /// Write and sync a small file, once; the daemon runs this in a process of its own
     #[command(hide = true)]
     Canary(Canary),
+    /// Make one call on a mount that may be dead, once; other commands run this in a process of its own
+    #[command(hide = true)]
+    StorageProbe(StorageProbe),
     /// Print docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
@@ -160,6 +164,22 @@ pub struct Canary {
     /// This host's name, which becomes part of the file's
     #[arg(long, value_name = "HOST")]
     pub host: String,
+}
+
+/// Options of `storage-probe`.
+#[derive(Debug, Args)]
+pub struct StorageProbe {
+    /// What to do: `look`, `flush` or `unlink`
+    #[arg(value_parser = probe_act)]
+    pub act: ProbeAct,
+    /// Where
+    #[arg(long, value_name = "PATH")]
+    pub dir: PathBuf,
+}
+
+fn probe_act(text: &str) -> Result<ProbeAct, String> {
+    let found = ProbeAct::ALL.into_iter().find(|act| act.name() == text);
+    found.ok_or_else(|| format!("`{text}` is none of look, flush and unlink"))
 }
 
 /// Options of `failover`.

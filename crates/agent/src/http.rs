@@ -11,6 +11,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use jiff::Timestamp;
+use recovery::drivers::storage::nfs_client::NfsClient;
+use recovery::model::PeerView;
 use recovery::status::Status;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -128,7 +130,11 @@ async fn view_page(State(source): State<Source>) -> Response {
         (status.at, status.view.clone())
     };
     match (not_ticking(at, Timestamp::now()), view) {
-        (None, Some(view)) => Json(view).into_response(),
+        (None, Some(view)) => {
+            // Read for each answer: the kernel's module may be loaded, or be given its id, at any time.
+            let nfs_client = NfsClient::read().unwrap_or_default().id;
+            Json(PeerView { nfs_client, ..view }).into_response()
+        }
         (why, _) => verdict(vec![why.unwrap_or_else(|| "there is no view yet".to_owned())]),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -21,8 +22,9 @@ use tokio::sync::watch;
 
 use crate::config::{self, Config};
 
-/// This program, even if it was replaced on disk by a newer one: it writes canaries in processes of its own.
-const OURSELVES: &str = "/proc/self/exe";
+/// This program, even if it was replaced on disk by a newer one: it writes canaries and
+/// probes mounts in processes of its own.
+pub(crate) const OURSELVES: &str = "/proc/self/exe";
 
 /// Everything a command needs of the world.
 pub(crate) struct World {
@@ -100,7 +102,14 @@ fn fences(config: &Config) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>>
 fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage>>> {
     let storage = config.brokers.iter().map(|(id, drivers)| {
         let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
-        Ok((*id, drivers.storage.clone().build(*id, log_dirs).map_err(bad("broker.storage"))?))
+        Ok((
+            *id,
+            drivers
+                .storage
+                .clone()
+                .build(*id, log_dirs, Path::new(OURSELVES))
+                .map_err(bad("broker.storage"))?,
+        ))
     });
     storage.collect()
 }

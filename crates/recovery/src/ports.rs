@@ -162,10 +162,16 @@ pub trait Storage: Send + Sync {
     fn name(&self) -> &'static str;
     /// Ensures that the log dirs are there, and that they are what is configured. Writes nothing.
     async fn attach(&self, epoch: Epoch) -> Result<Note, StepError>;
-    /// Undoes `attach`.
+    /// Undoes `attach`. `Ok` also means that nothing which this host has not written yet comes to the log dirs later.
     async fn release(&self) -> Result<Note, StepError>;
+    /// Takes off what is still mounted of the log dirs, and lets nobody in or out. For `rejoin`: while this host's fence
+    /// stands, what it has not written yet goes nowhere.
+    async fn withdraw(&self) -> Result<Note, StepError>;
     /// Whether a takeover could attach, for `check`. Changes nothing.
     async fn check(&self) -> Result<Note, StepError>;
+    /// What becomes of a file in the log dirs that is unlinked while it is open, for `check`. Asked on the broker's owner
+    /// only: it writes a small file, and removes it.
+    async fn unlinks(&self) -> Result<Note, StepError>;
 }
 
 /// Has a broker's address on this host.

@@ -24,6 +24,8 @@ pub fn view(topology: &Topology, mode: Mode, seen: &Observation) -> PeerView {
         stalled: seen.brokers.iter().filter(|(_, seen)| stalls(seen)).map(|(id, _)| *id).collect(),
         local,
         candidate: candidate(topology, mode, seen),
+        // Of the host, and not of what was seen: whoever serves the view adds it.
+        nfs_client: None,
     }
 }
 

@@ -96,6 +96,7 @@ fn peers() -> impl Strategy<Value = BTreeMap<HostName, PeerView>> {
             .collect(),
         stalled: BTreeSet::new(),
         local: BTreeMap::new(),
+        nfs_client: None,
         candidate: rank.map(|rank| Candidate {
             rank,
             rack: None,

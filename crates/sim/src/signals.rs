@@ -186,7 +186,7 @@ fn view(state: &State, host: usize) -> PeerView {
         unfit: state.hosts[host].denied.then(|| "the storage denies access".to_owned()),
     };
     let local: BTreeMap<_, _> = guarded.iter().map(|b| (id(*b), state.local(host, *b))).collect();
-    PeerView { host: name, brokers, stalled, local, candidate: Some(candidate) }
+    PeerView { host: name, brokers, stalled, local, candidate: Some(candidate), nfs_client: None }
 }
 
 /// The brokers that an agent guards: all on a standby, its own on a home host.

@@ -1,5 +1,7 @@
 //! `understudy check`: would a takeover by this host work? Looks at everything one needs; changes nothing.
 
+mod nfs;
+
 use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
@@ -109,6 +111,9 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     for (host, fence) in &world.ports.fences {
         let (host, fence) = (host.clone(), fence.clone());
         looks.add(async move { vec![fence_answers(host, fence.as_ref()).await] });
+    }
+    if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
+        looks.add(nfs::client(world.clone()));
     }
     for broker in world.topology.brokers.values() {
         looks.add(guarded(world.clone(), broker.clone()));
@@ -278,6 +283,7 @@ async fn guarded(world: Arc<World>, broker: Broker) -> Vec<Item> {
     if let Some(storage) = world.ports.storage.get(&id) {
         let remedy = "a takeover would be abandoned before Kafka is started";
         items.push(Item::of(format!("broker {id}: storage"), storage.check().await, remedy));
+        items.push(nfs::unlinks(&world, &broker, storage.as_ref()).await);
     }
     let looks = world.ports.broker_host.check(id).await;
     items.extend(looks.into_iter().map(|look| Item::of(format!("broker {id}: Kafka here"), look, "")));

@@ -13,16 +13,18 @@ mod story;
 mod switchover;
 
 use std::fmt;
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use recovery::drivers::health_signal::storage_canary;
+use recovery::drivers::storage::probe::{self, ProbeAct};
 use recovery::model::HostName;
 use recovery::ports::EventSink;
 use serde::Serialize;
 
 use crate::UsageError;
-use crate::cli::{Canary, Cli, Command, Global};
+use crate::cli::{Canary, Cli, Command, Global, StorageProbe};
 use crate::config::{self, Config};
 use crate::evidence::propose;
 use crate::exit::Exit;
@@ -41,6 +43,10 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Canary(Canary { dir, host }) => {
             storage_canary::write(dir, &HostName(host.clone()))?;
             return Ok(Exit::Done);
+        }
+        Command::StorageProbe(StorageProbe { act, dir }) => {
+            let node = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+            return probe(*act, dir, &HostName(node));
         }
         Command::ConfigReference => {
             return Ok(output::print(&config::reference(), cli.global.output).map(|()| Exit::Done)?);
@@ -67,10 +73,18 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Rejoin { yes } => block_on(rejoin::run(global, yes, &config)),
         Command::Version
         | Command::Canary(_)
+        | Command::StorageProbe(_)
         | Command::ConfigReference
         | Command::Guard { .. }
         | Command::Ontap(_) => Ok(Exit::Done),
     }
+}
+
+/// Its answer is one line for the process that sent it.
+fn probe(act: ProbeAct, dir: &Path, here: &HostName) -> anyhow::Result<Exit> {
+    let answer = probe::act(act, dir, here)?;
+    writeln!(std::io::stdout(), "{answer}")?;
+    Ok(Exit::Done)
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {

@@ -133,6 +133,17 @@ fn lock(world: &World) -> (Vec<Box<dyn Send>>, Vec<Check>) {
 /// Lifts the fence, reads that back, and tells all agents.
 async fn lift(world: &World, report: &mut Report) {
     let here = &world.topology.here;
+    // What this host has not written yet would come to the log dirs once it is let in again, over what others wrote since.
+    for (broker, _) in not_ours(world).await {
+        let Some(storage) = world.ports.storage.get(&broker) else { continue };
+        if let Err(error) = storage.withdraw().await {
+            let what = format!("storage of broker {broker} here");
+            report.checks.push(Check::refused(Refusal::StillWriter, what, chain(&error)));
+        }
+    }
+    if report.is_refused() {
+        return;
+    }
     let lifted = match world.ports.fences.get(here) {
         None => Ok("none is configured here, so there is nothing to lift".to_owned()),
         Some(fence) => fence.lift(here).await.map(|note| note.text),
@@ -331,6 +342,21 @@ mod tests {
         let mut report = report(&world);
         lift(&world, &mut report).await;
         assert!(report.rejoined && report.checks[0].says.contains("nothing to lift"), "{report}");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_may_still_hold_unwritten_pages_stays_fenced() {
+        let (fake, world) = host("standby-1");
+        fake.truth().fenced.insert("standby-1".into());
+        fake.truth().faults.insert("withdraw_storage", testing::Fault::Refuse);
+        let mut refused = report(&world);
+        lift(&world, &mut refused).await;
+        assert_eq!(refused.checks[0].refused, Some(Refusal::StillWriter), "{refused}");
+        assert!(!refused.rejoined && !fake.truth().fenced.is_empty());
+        fake.truth().faults.clear();
+        let mut lifted = report(&world);
+        lift(&world, &mut lifted).await;
+        assert!(lifted.rejoined && fake.truth().fenced.is_empty(), "{lifted}");
     }
 
     #[tokio::test]

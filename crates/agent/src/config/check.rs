@@ -20,6 +20,7 @@ use super::exports::{self, Guarded};
 use super::problem::Problem;
 use super::raw::{Raw, RawAgent, RawPolicy, RawStandby};
 use super::{BrokerConfig, Config, shape};
+use crate::world::OURSELVES;
 
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
@@ -327,7 +328,8 @@ impl Check<'_> {
         let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
         let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
         if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
-            && let Err(said) = storage.clone().build(id.unwrap_or(BrokerId(0)), log_dirs.clone())
+            && let Err(said) =
+                storage.clone().build(id.unwrap_or(BrokerId(0)), log_dirs.clone(), Path::new(OURSELVES))
         {
             self.driver(&at("storage"), said);
         }

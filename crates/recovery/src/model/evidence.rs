@@ -183,6 +183,27 @@ pub struct PeerView {
     /// How it stands as a standby; `None` if it guards nothing.
     #[serde(default)]
     pub candidate: Option<Candidate>,
+    /// Who its NFS client is to servers; `None` if none is loaded. Only for `check`: no decision looks at it.
+    #[serde(default)]
+    pub nfs_client: Option<NfsClientId>,
+}
+
+/// Who a host's NFS client is to servers. Its address has no part in that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NfsClientId {
+    /// What the administrator made it unique by; empty if nothing.
+    pub uniquifier: String,
+    /// The host's name, as the kernel has it.
+    pub node: String,
+}
+
+impl NfsClientId {
+    /// The string by which servers know it over NFSv4.1.
+    #[must_use]
+    pub fn owner(&self) -> String {
+        let slash = if self.uniquifier.is_empty() { "" } else { "/" };
+        format!("Linux NFSv4.1 {}{slash}{}", self.uniquifier, self.node)
+    }
 }
 
 /// What a peer's own probes of one broker came to.

@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use evidence::{
-    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, PeerSaw, PeerView, ProbeOutcome,
-    QuorumView, VolumeUse,
+    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, NfsClientId, PeerSaw, PeerView,
+    ProbeOutcome, QuorumView, VolumeUse,
 };
 pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};

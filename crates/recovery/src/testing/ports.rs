@@ -71,6 +71,16 @@ impl Storage for FakeStorage {
         Ok(Note::new("released"))
     }
 
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        self.0.fault("withdraw_storage")?;
+        self.0.truth().storage_here = false;
+        Ok(Note::new("withdrawn"))
+    }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        Ok(Note::new("open files go when they are unlinked"))
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         Ok(Note::new("ready"))
     }

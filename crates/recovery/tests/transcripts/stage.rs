@@ -336,6 +336,7 @@ impl Stage {
             stalled: BTreeSet::new(),
             local: BTreeMap::new(),
             candidate: Some(candidate.clone()),
+            nfs_client: None,
         }
     }
 }

@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::drivers::clock::SystemClock;
-    use crate::model::{BrokerId, Candidate, LocalProcess, PeerSaw, ProbeOutcome};
+    use crate::model::{BrokerId, Candidate, LocalProcess, NfsClientId, PeerSaw, ProbeOutcome};
 
     fn view(host: &str) -> PeerView {
         let saw = PeerSaw { outcome: ProbeOutcome::Silent, lasting: Duration::from_millis(2_500) };
@@ -227,6 +227,7 @@ mod tests {
             stalled: BTreeSet::from([BrokerId(1)]),
             local: BTreeMap::from([(BrokerId(2), LocalProcess::Running)]),
             candidate: Some(candidate),
+            nfs_client: Some(NfsClientId { uniquifier: "f81d".to_owned(), node: "standby-2".to_owned() }),
         }
     }
 

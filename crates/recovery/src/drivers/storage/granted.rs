@@ -37,9 +37,17 @@ impl Storage for Granted {
         Ok(both(released, self.grant.withdraw().await?))
     }
 
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        self.inner.withdraw().await
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         let (granted, inner) = tokio::join!(self.grant.check(), self.inner.check());
         Ok(both(granted?, inner?))
+    }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        self.inner.unlinks().await
     }
 }
 
@@ -92,6 +100,14 @@ mod tests {
 
         async fn check(&self) -> Result<Note, StepError> {
             Ok(Note::new("free"))
+        }
+
+        async fn withdraw(&self) -> Result<Note, StepError> {
+            self.release().await
+        }
+
+        async fn unlinks(&self) -> Result<Note, StepError> {
+            Ok(Note::new("gone"))
         }
     }
 

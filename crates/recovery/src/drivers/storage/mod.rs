@@ -2,6 +2,8 @@
 
 pub mod mounted;
 pub mod nfs;
+pub mod nfs_client;
+pub mod probe;
 pub mod snapshot;
 
 #[cfg(any(test, feature = "testing"))]
@@ -11,7 +13,7 @@ mod log_dir;
 mod mountinfo;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -39,11 +41,17 @@ pub enum StorageConfig {
 }
 
 impl StorageConfig {
-    /// The driver for a broker with these log dirs, ready to use.
+    /// The driver for a broker with these log dirs, ready to use. `program` is called as `program storage-probe ACT --dir
+    /// DIR`, and does what [`probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, broker: BrokerId, log_dirs: Vec<PathBuf>) -> Result<Arc<dyn Storage>, Vec<String>> {
+    pub fn build(
+        self,
+        broker: BrokerId,
+        log_dirs: Vec<PathBuf>,
+        program: &Path,
+    ) -> Result<Arc<dyn Storage>, Vec<String>> {
         let mut problems = Vec::new();
         let sources: Vec<String> = match &self {
             Self::Mounted(config) => config.source.iter().cloned().collect(),
@@ -52,11 +60,11 @@ impl StorageConfig {
         let (storage, grant, snapshot) = match self {
             Self::Mounted(mut config) => {
                 let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
-                (config.build(log_dirs).map(shared), grant, snapshot)
+                (config.build(log_dirs, program).map(shared), grant, snapshot)
             }
             Self::Nfs(mut config) => {
                 let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
-                (config.build(log_dirs).map(shared), grant, snapshot)
+                (config.build(log_dirs, program).map(shared), grant, snapshot)
             }
         };
         let known = !sources.is_empty() && sources.iter().all(|source| source.contains(":/"));
@@ -81,6 +89,18 @@ impl StorageConfig {
             storage = Arc::new(Snapshotted { snapshots, inner: storage });
         }
         Ok(storage)
+    }
+
+    /// Whether the log dirs are on NFS, as far as the configuration says.
+    #[must_use]
+    pub fn is_nfs(&self) -> bool {
+        match self {
+            Self::Nfs(_) => true,
+            Self::Mounted(config) => {
+                let by_type = config.fstype.as_ref().map(|fs_type| fs_type.starts_with("nfs"));
+                by_type.unwrap_or_else(|| config.source.as_ref().is_some_and(|source| source.contains(":/")))
+            }
+        }
     }
 
     /// Where the volumes of `broker` are, if its grant says so, or else its snapshots.

@@ -9,6 +9,8 @@ use serde::Deserialize;
 
 use super::log_dir::{self, look};
 use super::mountinfo::{Mount, same_source};
+use super::nfs::objections;
+use super::probe::Prober;
 use super::snapshot::SnapshotConfig;
 use crate::drivers::fence::OntapGrantConfig;
 use crate::model::Epoch;
@@ -51,16 +53,18 @@ fn default_timeout() -> Duration {
 }
 
 impl MountedConfig {
-    /// The driver for a broker with these log dirs.
+    /// The driver for a broker with these log dirs. `program` is called as `program storage-probe ACT --dir DIR`, and
+    /// does what [`super::probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Mounted, Vec<String>> {
+    pub fn build(self, log_dirs: Vec<PathBuf>, program: &Path) -> Result<Mounted, Vec<String>> {
         let mut problems = log_dir::problems(&log_dirs);
         if self.timeout.is_zero() {
             problems.push("timeout: must be longer than zero".to_owned());
         }
-        if problems.is_empty() { Ok(Mounted { config: self, log_dirs }) } else { Err(problems) }
+        let prober = Prober { program: program.to_owned(), limit: self.timeout };
+        if problems.is_empty() { Ok(Mounted { config: self, log_dirs, prober }) } else { Err(problems) }
     }
 }
 
@@ -69,6 +73,7 @@ impl MountedConfig {
 pub struct Mounted {
     config: MountedConfig,
     log_dirs: Vec<PathBuf>,
+    prober: Prober,
 }
 
 impl Mounted {
@@ -83,6 +88,11 @@ impl Mounted {
                 return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
             }
             said.push(format!("{} is on {}", dir.display(), mount.words()));
+            if mount.fs_type.starts_with("nfs") {
+                // Whoever mounts it decides; here it can only be told.
+                let against = objections(&mount);
+                said.extend(against.iter().map(|why| format!("WARNING: {}: {why}", mount.point.display())));
+            }
             note = note.with(&dir.display().to_string(), mount.options.join(","));
         }
         note.text = said.join("; ");
@@ -134,8 +144,18 @@ impl Storage for Mounted {
         Ok(Note::new("nothing to release: the log dirs are mounted by somebody else"))
     }
 
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        Ok(Note::new("the log dirs are mounted by somebody else, who must unmount what this host lost"))
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         self.verify("use the log dirs").await
+    }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        // What is not mounted would be tried on the local disk.
+        self.verify("try what becomes of open files that are unlinked").await?;
+        Ok(self.prober.unlinks(&self.log_dirs).await)
     }
 }
 
@@ -149,7 +169,10 @@ mod tests {
     const EPOCH: Epoch = Epoch(1);
 
     fn mounted(config: &str, log_dir: &Path) -> Mounted {
-        toml::from_str::<MountedConfig>(config).unwrap().build(vec![log_dir.to_owned()]).unwrap()
+        toml::from_str::<MountedConfig>(config)
+            .unwrap()
+            .build(vec![log_dir.to_owned()], Path::new("/bin/false"))
+            .unwrap()
     }
 
     async fn refusal(config: &str, log_dir: &Path) -> String {
@@ -163,7 +186,7 @@ mod tests {
         let config: StorageConfig = toml::from_str("driver = \"mounted\"").unwrap();
         assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount));
         assert_eq!(
-            config.build(crate::model::BrokerId(1), vec![]).err().unwrap(),
+            config.build(crate::model::BrokerId(1), vec![], Path::new("/bin/false")).err().unwrap(),
             ["log_dirs: there is none"]
         );
     }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 /// One mount, as the kernel tells it (`proc_pid_mountinfo(5)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    id: u32,
+    pub(super) id: u32,
     parent: u32,
+    /// The file system's device number, such as `0:45`: the same for every mount of it.
+    pub(super) device: String,
     /// Where it is mounted.
     pub(super) point: PathBuf,
     /// File system type, such as `nfs4`.
@@ -24,6 +26,11 @@ impl Mount {
     /// Whether the option stands there, word for word.
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
+    }
+
+    /// What the option `name` is set to.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// `svm1:/kafka01 (nfs4) at /mnt/kafka`.
@@ -77,6 +84,11 @@ impl Mounts {
         self.covering(path).filter(|mount| mount.point == path)
     }
 
+    /// The devices of everything that is mounted.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|mount| mount.device.as_str())
+    }
+
     /// The mount at `/` that hangs on none of the others.
     fn root(&self) -> Option<&Mount> {
         let known = |id: u32| self.0.iter().any(|mount| mount.id == id);
@@ -97,7 +109,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|b| *b == b' ');
     let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
-    let (_device, _root, point) = (words.next()?, words.next()?, words.next()?);
+    let (device, _root, point) = (words.next()?, words.next()?, words.next()?);
     let mount_options = words.next()?;
     // Any number of optional fields ends with a single hyphen.
     words.by_ref().find(|word| *word == b"-")?;
@@ -108,6 +120,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount {
         id,
         parent,
+        device: text(device),
         point: PathBuf::from(OsString::from_vec(unescape(point))),
         fs_type: text(fs_type),
         source: text(source),
@@ -116,7 +129,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
 }
 
 /// Space, tab, line feed and backslash are written as `\040` and the like.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {

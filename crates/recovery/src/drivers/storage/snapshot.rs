@@ -474,9 +474,17 @@ impl Storage for Snapshotted {
         self.inner.release().await
     }
 
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        self.inner.withdraw().await
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         let (snapshots, inner) = tokio::join!(self.snapshots.check(), self.inner.check());
         Ok(both(inner?, snapshots?))
+    }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        self.inner.unlinks().await
     }
 }
 

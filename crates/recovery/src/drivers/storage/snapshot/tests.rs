@@ -35,6 +35,14 @@ impl Storage for Mounts {
     async fn check(&self) -> Result<Note, StepError> {
         Ok(Note::new("free"))
     }
+
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        self.release().await
+    }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        Ok(Note::new("gone"))
+    }
 }
 
 struct Site {
@@ -284,7 +292,7 @@ const LOGIN: &str = "url = \"https://c\"\nuser = \"u\"\npassword_file = \"/p\"\n
 
 fn build(text: &str, log_dir: &str) -> Result<(), Vec<String>> {
     let config: StorageConfig = toml::from_str(text).unwrap();
-    config.build(BROKER, vec![PathBuf::from(log_dir)]).map(drop)
+    config.build(BROKER, vec![PathBuf::from(log_dir)], std::path::Path::new("/bin/true")).map(drop)
 }
 
 #[test]

@@ -1,9 +1,19 @@
-//! `nfs`: mounts a broker's log dirs with the system's `mount`, and verifies what came of it.
+//! `nfs`: mounts a broker's log dirs with the system's `mount`, verifies what came of it, and gives them back.
+//!
+//! What is mounted is read from mountinfo, which waits for nobody. What has to ask the server runs in a process with a
+//! deadline. A mount that was at the target before is adopted if its server answers; [`old`] says what becomes of it if not.
 
+mod kernel;
+mod old;
+mod options;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +24,7 @@ use serde::Deserialize;
 use super::log_dir::{self, look};
 use super::mounted::step_error;
 use super::mountinfo::{Mount, Mounts, is_plain, same_source};
+use super::probe::{ProbeAct, ProbeError, Prober};
 use super::snapshot::SnapshotConfig;
 use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
 use crate::drivers::fence::OntapGrantConfig;
@@ -21,7 +32,10 @@ use crate::drivers::off_path::off_path;
 use crate::model::{Epoch, human};
 use crate::ports::{BoxError, Note, StepError, Storage};
 
+pub(super) use options::objections;
+
 const DRIVER: &str = "nfs";
+const DEFAULT_OPTIONS: &str = "vers=4.1,proto=tcp,hard,nconnect=16,noatime";
 
 /// Log dirs on NFS that a takeover mounts on this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -29,7 +43,8 @@ const DRIVER: &str = "nfs";
 pub struct NfsConfig {
     /// What to mount. Every log dir of the broker lies on one of these.
     pub mount: Vec<MountConfig>,
-    /// How long one `mount`, one `umount` or one look at a log dir may take.
+    /// How long one `mount`, one `umount` or one look at a log dir may take. Whether a mount that is there already still
+    /// answers has to be known within a third of it.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
@@ -50,7 +65,9 @@ pub struct MountConfig {
     pub source: String,
     /// Where to mount it: an absolute path without symbolic links. Made if it is not there.
     pub target: PathBuf,
-    /// Mount options, as `nfs(5)` explains them. `soft` is refused: it turns a slow server into lost writes.
+    /// Mount options, as `nfs(5)` explains them. Refused, because Kafka's data would not survive them: `soft`, `softerr`,
+    /// `softreval`, `nolock`, `local_lock` other than `none`, `nocto`, versions below 4.1, `proto=udp`, `bg`, `ro`.
+    /// `retry=0` is added if no `retry` is there, so that a server that refuses is told at once.
     #[serde(default = "default_options")]
     pub options: String,
 }
@@ -60,15 +77,16 @@ fn default_timeout() -> Duration {
 }
 
 fn default_options() -> String {
-    "vers=4.1,proto=tcp,hard,nconnect=16,noatime".to_owned()
+    DEFAULT_OPTIONS.to_owned()
 }
 
 impl NfsConfig {
-    /// The driver for a broker with these log dirs.
+    /// The driver for a broker with these log dirs. `program` is called as `program storage-probe ACT --dir DIR`, and
+    /// does what [`super::probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, log_dirs: Vec<PathBuf>) -> Result<Nfs, Vec<String>> {
+    pub fn build(self, log_dirs: Vec<PathBuf>, program: &Path) -> Result<Nfs, Vec<String>> {
         let mut problems = log_dir::problems(&log_dirs);
         problems.extend(self.mount.iter().enumerate().flat_map(|(i, mount)| mount.problems(i)));
         if self.mount.is_empty() {
@@ -86,11 +104,12 @@ impl NfsConfig {
         }
         let outside = log_dirs.iter().filter(|dir| !targets.iter().any(|target| dir.starts_with(target)));
         problems.extend(outside.map(|dir| format!("log_dirs: {} lies in no mount target", dir.display())));
-        if problems.is_empty() {
-            Ok(Nfs { mounts: self.mount, timeout: self.timeout, log_dirs, fs_type: "nfs4" })
-        } else {
-            Err(problems)
+        if !problems.is_empty() {
+            return Err(problems);
         }
+        let prober = Prober { program: program.to_owned(), limit: self.timeout / 3 };
+        let (timeout, fs_type, proc) = (self.timeout, "nfs4", PathBuf::from("/proc"));
+        Ok(Nfs { mounts: self.mount, timeout, log_dirs, prober, fs_type, proc, taken_off: Mutex::default() })
     }
 }
 
@@ -106,12 +125,7 @@ impl MountConfig {
             let target = self.target.display();
             problem("target", &format!("`{target}` is not a plain absolute path below /"));
         }
-        if self.options.contains(char::is_whitespace) || self.options.is_empty() {
-            problem("options", "must be words between commas, without spaces");
-        }
-        if self.options.split(',').any(|option| matches!(option, "soft" | "softerr")) {
-            problem("options", "a soft mount turns a slow server into lost writes; use hard");
-        }
+        options::problems(&self.options).iter().for_each(|why| problem("options", why));
         problems
     }
 
@@ -125,25 +139,10 @@ impl MountConfig {
         ))
     }
 
-    /// Options that were asked for and are not in force: those that make the mount useless, and the others.
-    ///
-    /// `nconnect` is one of the others: the kernel shares one client for all mounts of a server, so the
-    /// first mount decides it.
-    fn missing(&self, mount: &Mount) -> (Vec<String>, Vec<String>) {
-        const OTHERS: [&str; 6] = ["proto=", "nconnect=", "noatime", "rsize=", "wsize=", "sec="];
-        let asked = self.options.split(',').map(|option| option.replacen("nfsvers=", "vers=", 1));
-        let absent = asked.filter(|option| match option.strip_prefix("vers=") {
-            // Asked for as 4, shown as 4.2.
-            Some(_) => !mount.options.iter().any(|o| o == option || o.starts_with(&format!("{option}."))),
-            None => !mount.has(option),
-        });
-        let known = absent.filter_map(|option| {
-            let vital = option.starts_with("vers=") || matches!(option.as_str(), "hard" | "rw" | "ro");
-            (vital || OTHERS.iter().any(|o| option.starts_with(o))).then_some((vital, option))
-        });
-        let (vital, others): (Vec<_>, Vec<_>) = known.partition(|(vital, _)| *vital);
-        let names = |options: Vec<(bool, String)>| options.into_iter().map(|(_, option)| option).collect();
-        (names(vital), names(others))
+    /// The server's address, where the source names it as such.
+    fn server(&self) -> Option<IpAddr> {
+        let (server, _) = self.source.rsplit_once(":/")?;
+        server.trim_start_matches('[').trim_end_matches(']').parse().ok()
     }
 }
 
@@ -153,8 +152,21 @@ pub struct Nfs {
     mounts: Vec<MountConfig>,
     timeout: Duration,
     log_dirs: Vec<PathBuf>,
+    prober: Prober,
     /// `nfs4`; the tests mount what needs no server.
     fs_type: &'static str,
+    /// `/proc`, but for tests.
+    proc: PathBuf,
+    taken_off: Mutex<TakenOff>,
+}
+
+/// Devices of file systems that are mounted no more, and that the kernel may still hold.
+#[derive(Debug, Default)]
+struct TakenOff {
+    /// By target: may have pages to write.
+    open: BTreeMap<PathBuf, String>,
+    /// Never written through.
+    harmless: BTreeSet<String>,
 }
 
 impl Nfs {
@@ -164,20 +176,49 @@ impl Nfs {
         if let Some(why) = config.stranger(found.as_ref()) {
             return Err(refused(&purpose, why));
         }
-        let mut how = "was mounted already".to_owned();
-        if found.is_none() {
-            self.make_target(&config.target, &purpose).await?;
-            let source = OsStr::new(&config.source);
-            let options = ["-t", self.fs_type, "-o", &config.options].map(OsStr::new);
-            let arguments = [&options[..], &[source, config.target.as_os_str()]].concat();
-            let ended = self.run("mount", &arguments, &purpose).await?;
-            how = format!("was mounted in {}", human(ended.took));
+        let (mut before, mut private) = (String::new(), false);
+        if let Some(mount) = found {
+            let why = match self.prober.send(ProbeAct::Look, &config.target).await {
+                Ok(_) => {
+                    return self.verified(
+                        config,
+                        &mount,
+                        &purpose,
+                        "was mounted already, and its server answers",
+                    );
+                }
+                Err(error @ ProbeError::NotStarted(_)) => return Err(failed(&purpose, error.into())),
+                Err(error) => error.to_string(),
+            };
+            private = self.clear(config, &mount, &purpose, &why).await?;
+            before = format!(", in the place of one that was dead ({why}) and is taken off");
         }
+        self.make_target(&config.target, &purpose).await?;
+        let orphans = self.orphans(config, &purpose)?;
+        let (source, options) = (OsStr::new(&config.source), self.options(config, private));
+        let options = ["-t", self.fs_type, "-o", &options].map(OsStr::new);
+        let arguments = [&options[..], &[source, config.target.as_os_str()]].concat();
+        let ended = self.run("mount", &arguments, &purpose).await?;
         let Some(mount) = self.mounted_at(&config.target, &purpose)? else {
             let why = "mount reports success, and the kernel shows nothing mounted there".to_owned();
             return Err(refused(&purpose, why));
         };
-        self.verified(config, &mount, &purpose, &how)
+        self.alone(config, &mount, &orphans, &purpose).await?;
+        self.taken_off().open.remove(&config.target);
+        self.verified(config, &mount, &purpose, &format!("was mounted in {}{before}", human(ended.took)))
+    }
+
+    /// The options for `mount`. `private`: the kernel must not use a file system again that it has of this export.
+    fn options(&self, config: &MountConfig, private: bool) -> String {
+        let mut options = config.options.clone();
+        if self.fs_type == "nfs4" && !options.split(',').any(|option| option.starts_with("retry=")) {
+            // Else mount.nfs tries again for two minutes what was refused.
+            options.push_str(",retry=0");
+        }
+        if private && self.fs_type == "nfs4" {
+            options.push_str(",nosharecache");
+        }
+        options
     }
 
     fn verified(
@@ -190,7 +231,7 @@ impl Nfs {
         if let Some(why) = config.stranger(Some(mount)) {
             return Err(refused(purpose, why));
         }
-        let (vital, others) = config.missing(mount);
+        let (vital, others) = options::missing(&config.options, mount);
         if mount.fs_type != self.fs_type || !vital.is_empty() {
             let why = format!(
                 "{} is mounted with {}, without {}. Unmount it, and look at the options and the server",
@@ -200,12 +241,30 @@ impl Nfs {
             );
             return Err(refused(purpose, why));
         }
-        if mount.has("ro") && !config.options.split(',').any(|option| option == "ro") {
+        if mount.has("ro") {
             return Err(refused(purpose, format!("{} is mounted read-only", mount.words())));
         }
+        let against = if self.fs_type == "nfs4" { objections(mount) } else { Vec::new() };
+        if !against.is_empty() {
+            let why =
+                format!("{}: {}. Unmount it, and correct its options", mount.words(), against.join("; "));
+            return Err(refused(purpose, why));
+        }
         let but = if others.is_empty() { String::new() } else { format!(" (without {})", others.join(",")) };
-        let text = format!("{} {how}{but}", mount.words());
-        Ok(Note::new(text).with(&config.target.display().to_string(), mount.options.join(",")))
+        let target = config.target.display().to_string();
+        let mut note = Note::new(format!("{} {how}{but}", mount.words()))
+            .with(&target, mount.options.join(","))
+            .with(&format!("{target} device"), &mount.device);
+        // Not vital: it is told for people, and to be compared with what the server says.
+        let volumes = kernel::volumes(&self.proc).unwrap_or_default();
+        if let Some(volume) = volumes.iter().find(|volume| volume.device == mount.device) {
+            note = note.with(&format!("{target} fsid"), &volume.fsid);
+        }
+        Ok(note)
+    }
+
+    fn taken_off(&self) -> MutexGuard<'_, TakenOff> {
+        self.taken_off.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is seen at `target` now.
@@ -253,23 +312,6 @@ impl Nfs {
         Ok(())
     }
 
-    async fn unmount(&self, config: &MountConfig) -> Result<Note, StepError> {
-        let target = config.target.display();
-        let purpose = format!("unmount {target}");
-        let ours = |found: Option<Mount>| found.filter(|mount| same_source(&mount.source, &config.source));
-        if ours(self.mounted_at(&config.target, &purpose)?).is_none() {
-            return Ok(Note::new(format!("{} is not mounted at {target}", config.source)));
-        }
-        let ended = self.run("umount", &[config.target.as_os_str()], &purpose).await?;
-        match ours(self.mounted_at(&config.target, &purpose)?) {
-            None => Ok(Note::new(format!("{target} was unmounted in {}", human(ended.took)))),
-            Some(mount) => {
-                let why = format!("umount reports success, and the kernel still shows {}", mount.words());
-                Err(refused(&purpose, why))
-            }
-        }
-    }
-
     async fn check_mount(&self, config: &MountConfig) -> Result<Note, StepError> {
         let target = config.target.display();
         let purpose = format!("mount {} at {target}", config.source);
@@ -278,7 +320,13 @@ impl Nfs {
             return Err(refused(&purpose, why));
         }
         if let Some(mount) = found {
-            return self.verified(config, &mount, &purpose, "is mounted here already");
+            let mut note = self.verified(config, &mount, &purpose, "is mounted here already")?;
+            if let Err(error) = self.prober.send(ProbeAct::Look, &config.target).await {
+                let why = crate::ports::chain(&error);
+                note.text
+                    .push_str(&format!("; WARNING: it does not work ({why}): a takeover would replace it"));
+            }
+            return Ok(note);
         }
         let path = config.target.clone();
         let nearest = move || -> io::Result<(PathBuf, PathBuf, bool)> {
@@ -357,193 +405,21 @@ impl Storage for Nfs {
         join_notes(join_all(self.mounts.iter().map(|config| self.unmount(config))).await)
     }
 
+    async fn withdraw(&self) -> Result<Note, StepError> {
+        self.release().await
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         self.check_helper().await?;
         join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)
     }
+
+    async fn unlinks(&self) -> Result<Note, StepError> {
+        // What is not mounted would be tried on the local disk.
+        self.verify_log_dirs("try what becomes of open files that are unlinked").await?;
+        Ok(self.prober.unlinks(&self.log_dirs).await)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::StorageConfig;
-    use super::*;
-    use crate::drivers::in_namespaces::{inside, must, run_ignored_tests_of};
-    use crate::model::BrokerId;
-    use crate::ports::chain;
-
-    const EPOCH: Epoch = Epoch(1);
-
-    fn mount(target: &Path, options: &str) -> MountConfig {
-        MountConfig {
-            source: "svm1:/kafka01".to_owned(),
-            target: target.to_owned(),
-            options: options.to_owned(),
-        }
-    }
-
-    fn nfs(mounts: Vec<MountConfig>) -> Nfs {
-        let log_dirs = mounts.iter().map(|mount| mount.target.clone()).collect();
-        let config = NfsConfig { mount: mounts, timeout: default_timeout(), grant: None, snapshot: None };
-        config.build(log_dirs).unwrap()
-    }
-
-    /// The driver as it is, but for a file system that needs no server. Like NFS, tmpfs takes any source.
-    fn tmpfs(mounts: Vec<MountConfig>) -> Nfs {
-        Nfs { fs_type: "tmpfs", ..nfs(mounts) }
-    }
-
-    #[test]
-    fn the_documented_section_is_accepted() {
-        let text = r#"
-            driver = "nfs"
-            [[mount]]
-            source = "svm1.example.com:/kafka02"
-            target = "/mnt/kafka/broker2"
-        "#;
-        let config: StorageConfig = toml::from_str(text).unwrap();
-        let StorageConfig::Nfs(nfs) = &config else { panic!("another driver") };
-        assert_eq!(nfs.mount[0].options, "vers=4.1,proto=tcp,hard,nconnect=16,noatime");
-        assert!(config.build(BrokerId(2), vec![PathBuf::from("/mnt/kafka/broker2/data")]).is_ok());
-    }
-
-    #[test]
-    fn bad_values_are_reported_together() {
-        let mounts = vec![
-            mount(Path::new("/mnt/kafka/"), "soft"),
-            MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
-            mount(Path::new("/mnt/b/c"), "hard"),
-        ];
-        let config = NfsConfig { mount: mounts, timeout: Duration::ZERO, grant: None, snapshot: None };
-        let problems = config.build(vec![PathBuf::from("/data")]).unwrap_err();
-        for key in [
-            "mount[0].target",
-            "mount[0].options",
-            "mount[1].source",
-            "mount[1].options",
-            "timeout",
-            "mount[2].target",
-            "log_dirs: /data lies in no mount target",
-        ] {
-            assert!(problems.iter().any(|problem| problem.starts_with(key)), "{key} in {problems:?}");
-        }
-        assert_eq!(problems.len(), 7, "{problems:?}");
-    }
-
-    #[test]
-    fn what_the_server_did_not_grant_is_seen() {
-        let mounts = |options: &str| {
-            let line = format!("1 0 0:1 / / rw,noatime - nfs4 svm1:/kafka01 {options}\n");
-            Mounts::parse(line.as_bytes()).unwrap().at(Path::new("/")).unwrap().clone()
-        };
-        let config = mount(Path::new("/mnt"), "nfsvers=4.1,proto=tcp,hard,nconnect=16,noatime,bg");
-        let all = mounts("rw,vers=4.1,hard,proto=tcp,nconnect=16");
-        assert_eq!(config.missing(&all), (vec![], vec![]));
-        let less = mounts("rw,vers=4.0,soft,proto=tcp");
-        assert_eq!(
-            config.missing(&less),
-            (vec!["vers=4.1".into(), "hard".into()], vec!["nconnect=16".into()])
-        );
-        let any = mount(Path::new("/mnt"), "vers=4");
-        assert_eq!(any.missing(&mounts("rw,vers=4.2")), (vec![], vec![]));
-    }
-
-    #[test]
-    fn mounts_in_namespaces_of_their_own() {
-        run_ignored_tests_of(module_path!());
-    }
-
-    #[tokio::test]
-    #[ignore = "run by mounts_in_namespaces_of_their_own"]
-    async fn a_mount_is_made_found_again_and_released() {
-        if !inside() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("new/broker1");
-        let nfs = tmpfs(vec![mount(&target, "noatime,size=1m")]);
-        assert!(nfs.check().await.unwrap().text.contains("will be made"));
-        assert!(!target.exists(), "a check made the target");
-
-        let note = nfs.attach(EPOCH).await.unwrap();
-        assert!(note.text.starts_with("svm1:/kafka01 (tmpfs) at "), "{}", note.text);
-        assert!(note.text.contains("was mounted in"), "{}", note.text);
-        must(&format!("touch {}/kept", target.display()));
-        assert!(nfs.attach(EPOCH).await.unwrap().text.contains("was mounted already"));
-        assert!(target.join("kept").exists(), "mounted a second time");
-        assert!(nfs.check().await.unwrap().text.contains("is mounted here already"));
-
-        assert!(nfs.release().await.unwrap().text.contains("was unmounted"));
-        assert!(!target.join("kept").exists());
-        assert!(nfs.release().await.unwrap().text.contains("is not mounted"));
-    }
-
-    #[tokio::test]
-    #[ignore = "run by mounts_in_namespaces_of_their_own"]
-    async fn another_source_at_the_target_is_left_alone() {
-        if !inside() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        must(&format!("mount -t tmpfs svm2:/other {}", dir.path().display()));
-        let nfs = tmpfs(vec![mount(dir.path(), "noatime")]);
-        for error in [nfs.attach(EPOCH).await.unwrap_err(), nfs.check().await.unwrap_err()] {
-            assert_eq!(error.kind(), "refused");
-            assert!(error.to_string().contains("svm2:/other (tmpfs) at"), "{error}");
-        }
-        assert!(nfs.release().await.unwrap().text.contains("is not mounted"));
-        assert!(must("cat /proc/self/mountinfo").contains("svm2:/other"));
-        must(&format!("umount {}", dir.path().display()));
-    }
-
-    #[tokio::test]
-    #[ignore = "run by mounts_in_namespaces_of_their_own"]
-    async fn a_mount_that_is_not_what_was_asked_for_is_refused() {
-        if !inside() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        must(&format!("mount -t tmpfs svm1:/kafka01 {}", dir.path().display()));
-        let error = nfs(vec![mount(dir.path(), "vers=4.1,hard")]).attach(EPOCH).await.unwrap_err();
-        assert!(error.to_string().contains("without vers=4.1,hard"), "{error}");
-        must(&format!("umount {0}; mount -t tmpfs -o ro svm1:/kafka01 {0}", dir.path().display()));
-        let error = tmpfs(vec![mount(dir.path(), "noatime")]).attach(EPOCH).await.unwrap_err();
-        assert!(error.to_string().contains("mounted read-only"), "{error}");
-        must(&format!("umount {}", dir.path().display()));
-    }
-
-    #[tokio::test]
-    #[ignore = "run by mounts_in_namespaces_of_their_own"]
-    async fn a_mount_that_fails_a_busy_target_and_a_symbolic_link_say_so() {
-        if !inside() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("t");
-        let error = tmpfs(vec![mount(&target, "size=nonsense")]).attach(EPOCH).await.unwrap_err();
-        assert!(error.to_string().contains("mount ended with exit code 32: "), "{error}");
-
-        let nfs = tmpfs(vec![mount(&target, "noatime")]);
-        nfs.attach(EPOCH).await.unwrap();
-        let open = fs::File::create(target.join("open")).unwrap();
-        let error = nfs.release().await.unwrap_err();
-        assert!(error.to_string().contains("busy"), "{error}");
-        drop(open);
-        nfs.release().await.unwrap();
-
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&target, &link).unwrap();
-        let linked = tmpfs(vec![mount(&link, "noatime")]);
-        for error in [linked.attach(EPOCH).await.unwrap_err(), linked.check().await.unwrap_err()] {
-            assert!(error.to_string().contains("symbolic link"), "{error}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_helper_that_hangs_is_unconfirmed() {
-        let nfs =
-            Nfs { timeout: Duration::from_millis(100), ..nfs(vec![mount(Path::new("/mnt/x"), "hard")]) };
-        let error = nfs.run("sleep", &[OsStr::new("1000")], "mount it").await.unwrap_err();
-        assert_eq!(error.kind(), "unconfirmed");
-        assert!(chain(&error).contains("is the server alive?"), "{}", chain(&error));
-    }
-}
+mod tests;

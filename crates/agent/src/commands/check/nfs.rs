@@ -1,0 +1,128 @@
+//! What `check` says of NFS: who this host's client is beside others', and what its mounts do with open files.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use recovery::drivers::storage::nfs_client::NfsClient;
+use recovery::model::{Broker, Fact, HostName, NfsClientId};
+use recovery::ports::Storage;
+use tokio::task::JoinSet;
+
+use super::Item;
+use crate::world::{self, World};
+
+/// This host's NFS client, beside those of all peers.
+pub(super) async fn client(world: Arc<World>) -> Vec<Item> {
+    let remedy = "until then a server may take this host for another one, and its locks with it";
+    let client = match NfsClient::read() {
+        Ok(client) => client,
+        Err(error) => return vec![Item::fail("NFS client", error.to_string(), remedy)],
+    };
+    let (peers, silent) = peers(&world).await;
+    let homes: BTreeSet<HostName> =
+        world.topology.brokers.values().map(|broker| broker.home.clone()).collect();
+    vec![match client.judge(&world.topology.here, &homes, &peers) {
+        Err(why) => Item::fail("NFS client", why, remedy),
+        Ok(note) => {
+            let names =
+                |hosts: Vec<&HostName>| hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let mut says = note.text;
+            if !peers.is_empty() {
+                says.push_str(&format!("; unlike {}", names(peers.iter().map(|(host, _)| host).collect())));
+            }
+            if !silent.is_empty() {
+                says.push_str(&format!(
+                    "; WARNING: {} told nothing of theirs, so that a clone would not be noticed",
+                    names(silent.iter().collect())
+                ));
+            }
+            Item::ok("NFS client", says)
+        }
+    }]
+}
+
+/// Who the clients of the peers are, and who did not tell.
+async fn peers(world: &Arc<World>) -> (Vec<(HostName, NfsClientId)>, Vec<HostName>) {
+    let mut asked = JoinSet::new();
+    for signal in &world.signals {
+        if let Some(host) = signal.name().strip_prefix("peer ") {
+            let (host, signal, clock) = (HostName::from(host), signal.clone(), world.ports.clock.clone());
+            asked.spawn(async move { (host, signal.look(clock.as_ref()).await) });
+        }
+    }
+    let (mut told, mut silent) = (Vec::new(), Vec::new());
+    for (host, evidence) in asked.join_all().await {
+        let found = evidence.into_iter().find_map(|evidence| match evidence.fact {
+            Fact::Peer(view) => view.nfs_client,
+            _ => None,
+        });
+        match found {
+            Some(id) => told.push((host, id)),
+            None => silent.push(host),
+        }
+    }
+    told.sort_by(|one, other| one.0.cmp(&other.0));
+    silent.sort();
+    (told, silent)
+}
+
+/// What becomes of open files that are unlinked. It takes writing, so it is tried by the broker's owner alone.
+pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storage) -> Item {
+    let item = format!("broker {}: unlinking open files", broker.id);
+    let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;
+    let not_tried = |why: String| {
+        let says =
+            format!("not tried from here, because {why}: run `understudy check` on the broker's owner");
+        Item::ok(item.clone(), says)
+    };
+    match standing {
+        Err(error) => return not_tried(format!("the ledger does not say who may write ({error:#})")),
+        Ok(standing) if standing.writers.iter().any(|host| *host != world.topology.here) => {
+            return not_tried(format!("{} has the broker", standing.owner));
+        }
+        Ok(_) => {}
+    }
+    match storage.unlinks().await {
+        Ok(note) => Item::ok(item, note.text),
+        Err(error) => not_tried(recovery::ports::chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use recovery::testing;
+
+    use super::super::Verdict;
+    use super::*;
+
+    fn host(name: &str) -> World {
+        let mut topology = testing::World::topology();
+        topology.here = name.into();
+        let ports = testing::World::new().ports();
+        World { topology, policy: testing::World::policy(), ports, signals: Vec::new() }
+    }
+
+    async fn tried(world: &World) -> Item {
+        let broker = world.topology.brokers.values().next().unwrap();
+        unlinks(world, broker, world.ports.storage[&broker.id].as_ref()).await
+    }
+
+    #[tokio::test]
+    async fn only_the_owner_writes_to_a_log_dir_to_try_it() {
+        let standby = tried(&host("standby-1")).await;
+        assert_eq!(standby.verdict, Verdict::Ok);
+        assert!(standby.says.contains("kafka-1 has the broker"), "{}", standby.says);
+        let owner = tried(&host("kafka-1")).await;
+        assert_eq!(owner.says, "open files go when they are unlinked");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_tried_while_the_ledger_is_silent() {
+        let fake = testing::World::new();
+        let mut world = host("kafka-1");
+        world.ports = fake.ports();
+        fake.truth().ledger_down = true;
+        let item = tried(&world).await;
+        assert!(item.says.contains("the ledger does not say"), "{}", item.says);
+    }
+}
