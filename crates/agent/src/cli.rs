@@ -116,6 +116,9 @@ pub enum Command {
         /// How long an unreadable ledger is tried again
         #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
         wait: Duration,
+        /// The takeover that this start is part of; its agent says so in the unit's environment
+        #[arg(long, value_name = "N", env = "UNDERSTUDY_EPOCH")]
+        epoch: Option<u64>,
     },
     /// Bring this host back as a standby after it was fenced: checks, asks, LIFTS ITS FENCE
     Rejoin {

@@ -11,6 +11,7 @@ pub mod http;
 mod orders;
 mod output;
 pub mod refusal;
+pub mod service;
 mod socket;
 pub mod telemetry;
 mod world;

@@ -240,6 +240,41 @@ fn get(site: &Site, path: &str) -> Option<(u16, String)> {
 }
 
 #[test]
+fn the_service_manager_is_told() {
+    let site = Site::new();
+    let manager = std::os::unix::net::UnixDatagram::bind(site.path("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut command = site.command(&["run"]);
+    command
+        .env("NOTIFY_SOCKET", site.path("notify"))
+        .env("WATCHDOG_USEC", "400000")
+        .env_remove("WATCHDOG_PID");
+    let agent = Agent(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let hear = || {
+        let mut message = [0; 1024];
+        let length = manager.recv(&mut message).expect("the agent tells nothing");
+        String::from_utf8(message[..length].to_vec()).unwrap()
+    };
+    assert_eq!(hear(), "READY=1\n");
+    let mut heard = Vec::new();
+    while heard.iter().filter(|said| *said == "WATCHDOG=1\n").count() < 3 {
+        heard.push(hear());
+    }
+    let status: Vec<&String> = heard.iter().filter(|said| said.starts_with("STATUS=mode auto; ")).collect();
+    assert!(!status.is_empty(), "{heard:?}");
+    // What stands still as a whole feeds nobody.
+    let pid = rustix::process::Pid::from_child(&agent.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    manager.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
+    while manager.recv(&mut [0; 1024]).is_ok() {}
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    while hear() != "STOPPING=1\n" {}
+    assert_eq!(agent.stop().code, Some(0));
+}
+
+#[test]
 fn the_daemon_answers_and_stops_when_asked() {
     let site = Site::new();
     let agent = Agent::start(&site);

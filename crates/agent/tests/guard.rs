@@ -8,7 +8,9 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use common::{Said, Site, Until, Written, ledger, order};
+use recovery::journal::{Direction, Entry};
 use recovery::model::{Epoch, Instruction, Succession};
+use recovery::ports::Note;
 
 /// The whole configuration of a broker host.
 fn small(site: &Site, host: &str) -> PathBuf {
@@ -63,22 +65,116 @@ async fn an_open_takeover_keeps_kafka_off_everywhere() {
     assert_eq!(refused(&site, "standby-1"), "epoch_open");
 }
 
+/// What guard answers before a start that an agent's drop-in marks as part of `epoch`: the refusal, or the epoch.
+fn marked(site: &Site, host: &str, epoch: &str) -> Result<u64, String> {
+    let arguments = ["guard", "--broker", "1", "--wait", "0s", "--output", "json"];
+    let mut command = site.command_with(&small(site, host), &arguments);
+    let answer = common::said(command.env("UNDERSTUDY_EPOCH", epoch).output().unwrap());
+    match answer.code {
+        Some(0) => Ok(answer.json()["epoch"].as_u64().unwrap()),
+        Some(3) => Err(answer.json()["refused"].as_str().unwrap().to_owned()),
+        _ => Err(format!("{answer:?}")),
+    }
+}
+
+fn is<T>(refusal: &str) -> Result<T, String> {
+    Err(refusal.to_owned())
+}
+
 #[tokio::test]
-async fn a_start_that_is_written_down_is_let_through_where_it_is_meant() {
+async fn the_start_of_an_open_takeover_is_let_through_where_it_is_meant_and_by_its_own_agent() {
     let site = Site::new();
     let book = ledger(&site.path("ledger"));
     Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Started).await;
-    assert_eq!(allowed(&site, "standby-1"), 1);
-    assert_eq!(refused(&site, "kafka-1"), "epoch_open");
+    assert_eq!(marked(&site, "standby-1", "1"), Ok(1));
+    // A person, or a unit that the agent did not start, beside the Kafka that the agent is about to start.
+    assert_eq!(refused(&site, "standby-1"), "epoch_open");
+    assert_eq!(marked(&site, "standby-1", "0"), is("epoch_open"), "left by an older takeover");
+    assert_eq!(marked(&site, "standby-1", "2"), is("ledger_unreadable"), "the ledger forgot");
+    assert_eq!(marked(&site, "kafka-1", "1"), is("epoch_open"), "the old owner");
+    assert_eq!(marked(&site, "standby-2", "1"), is("epoch_open"), "another standby");
+    assert!(marked(&site, "standby-1", "one").unwrap_err().contains("code: Some(2)"));
+}
 
+#[tokio::test]
+async fn before_the_start_is_written_down_no_epoch_helps() {
+    for until in [Until::Claimed, Until::Fenced] {
+        let site = Site::new();
+        let book = ledger(&site.path("ledger"));
+        Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), until).await;
+        assert_eq!(marked(&site, "standby-1", "1"), is("epoch_open"));
+    }
     let site = Site::new();
     let book = ledger(&site.path("ledger"));
-    Written::new(1, "kafka-1", "kafka-1").write(book.as_ref(), Until::Claimed).await;
-    assert_eq!(refused(&site, "kafka-1"), "epoch_open", "in place, and not proven to be stopped yet");
+    let in_place = Written::new(1, "kafka-1", "kafka-1");
+    in_place.write(book.as_ref(), Until::Claimed).await;
+    assert_eq!(marked(&site, "kafka-1", "1"), is("epoch_open"), "not proven to be stopped yet");
+    let step = |step| {
+        let (direction, note) = (Direction::Forward, Note::new("done"));
+        [Entry::Started { step, direction }, Entry::Done { step, direction, note }]
+    };
+    in_place.append(book.as_ref(), &[step(0), step(1)].concat()).await;
+    assert_eq!(marked(&site, "kafka-1", "1"), is("epoch_open"), "proven, and the start not written down");
+    in_place.append(book.as_ref(), &[Entry::Started { step: 2, direction: Direction::Forward }]).await;
+    assert_eq!(marked(&site, "kafka-1", "1"), Ok(1));
+}
+
+#[tokio::test]
+async fn an_agent_that_carries_on_proves_anew_before_its_start_is_let_through() {
     let site = Site::new();
     let book = ledger(&site.path("ledger"));
-    Written::new(1, "kafka-1", "kafka-1").write(book.as_ref(), Until::Started).await;
-    assert_eq!(allowed(&site, "kafka-1"), 1);
+    let takeover = Written::new(1, "kafka-1", "standby-1");
+    takeover.write(book.as_ref(), Until::Started).await;
+    takeover.append(book.as_ref(), &[Entry::Resumed]).await;
+    assert_eq!(marked(&site, "standby-1", "1"), is("epoch_open"), "the proofs were those of the run before");
+    let proven = [
+        Entry::Started { step: 1, direction: Direction::Forward },
+        Entry::Done { step: 1, direction: Direction::Forward, note: Note::new("off") },
+        Entry::Started { step: 2, direction: Direction::Forward },
+    ];
+    takeover.append(book.as_ref(), &proven).await;
+    assert_eq!(marked(&site, "standby-1", "1"), Ok(1));
+    // Once it runs, whoever carries on only waits for it: its unit may start it again.
+    let runs = Entry::Done { step: 2, direction: Direction::Forward, note: Note::new("runs") };
+    takeover.append(book.as_ref(), &[runs, Entry::Resumed]).await;
+    assert_eq!(marked(&site, "standby-1", "1"), Ok(1));
+}
+
+#[tokio::test]
+async fn a_claimant_that_was_superseded_is_refused_whatever_its_unit_says() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Started).await;
+    let records = u64::try_from(book.latest(common::BROKER).await.unwrap().unwrap().records.len()).unwrap();
+    let succeeds = Some(Succession { epoch: Epoch(1), records });
+    let second = Written { succeeds, ..Written::new(2, "standby-1", "standby-2") };
+    second.write(book.as_ref(), Until::Claimed).await;
+    assert_eq!(marked(&site, "standby-1", "1"), is("epoch_open"));
+    assert_eq!(marked(&site, "standby-1", "2"), is("epoch_open"), "the epoch is somebody else's");
+    assert_eq!(marked(&site, "standby-2", "1"), is("epoch_open"), "the start is another epoch's");
+}
+
+#[tokio::test]
+async fn once_it_has_ended_the_owner_decides_and_an_old_mark_does_not_help() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Recovered).await;
+    assert_eq!(marked(&site, "standby-1", "1"), Ok(1), "its unit restarts it");
+    Written::new(2, "standby-1", "standby-2").write(book.as_ref(), Until::Recovered).await;
+    assert_eq!(marked(&site, "standby-1", "1"), is("not_owner"));
+    assert_eq!(marked(&site, "standby-1", "2"), is("not_owner"));
+    assert_eq!(marked(&site, "standby-2", "3"), is("ledger_unreadable"), "the ledger forgot");
+}
+
+#[tokio::test]
+async fn a_journal_that_makes_no_sense_lets_nobody_in() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    let takeover = Written::new(1, "kafka-1", "standby-1");
+    takeover.write(book.as_ref(), Until::Claimed).await;
+    // The start before the fence and the proof: no run of ours writes that.
+    takeover.append(book.as_ref(), &[Entry::Started { step: 2, direction: Direction::Forward }]).await;
+    assert_eq!(marked(&site, "standby-1", "1"), is("epoch_open"));
 }
 
 #[tokio::test]

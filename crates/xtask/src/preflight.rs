@@ -61,6 +61,11 @@ const NEEDS: &[Need] = &[
     // The tests of the etcd ledger start a cluster of their own. Nothing uses the service that the package brings.
     need(Scope::Build, "etcd, for the tests of the etcd ledger", "etcd-server", || on_path("etcd")),
     need(Scope::Build, "setpriv, to end test servers with their test", "util-linux", || on_path("setpriv")),
+    // Neither needs to run: a test starts its own bus, and systemd's tool reads files.
+    need(Scope::Build, "dbus-daemon, for the tests of the systemd driver", "dbus-daemon", || {
+        on_path("dbus-daemon")
+    }),
+    need(Scope::Build, "systemd-analyze, to judge the units", "systemd", || on_path("systemd-analyze")),
     need(Scope::Build, "python3 with venv, for ONTAP's own clients", "python3-venv", || {
         shell::succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"]))
     }),

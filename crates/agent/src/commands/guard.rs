@@ -1,8 +1,8 @@
 //! `understudy guard`: may Kafka of one broker start on this host? Reads the ledger and nothing else.
 //!
-//! Whatever it cannot prove is a no. It is not asked while the agent itself starts Kafka by its own driver; where
-//! that driver starts a unit with this condition, the answer is yes as soon as the start is written down, which
-//! is after every proof.
+//! Whatever it cannot prove is a no. While a takeover is under way there is one yes: where the agent of this host starts a
+//! unit with this condition, for the very epoch that is open, after it has written down that it does, which is after
+//! every proof. That start is known by the epoch in the unit's environment, which only the agent puts there.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +41,12 @@ impl fmt::Display for Report {
     }
 }
 
-pub(super) async fn run(global: &Global, broker: i32, wait: Duration) -> anyhow::Result<Exit> {
+pub(super) async fn run(
+    global: &Global,
+    broker: i32,
+    wait: Duration,
+    start_of: Option<u64>,
+) -> anyhow::Result<Exit> {
     let config = Small::load(&global.config)?;
     let (broker, host) = (BrokerId(broker), config.here);
     let Some(home) = config.homes.get(&broker) else {
@@ -51,7 +56,7 @@ pub(super) async fn run(global: &Global, broker: i32, wait: Duration) -> anyhow:
     let ledger = config.ledger.open().map_err(|said| UsageError(said.join("; ")))?;
     let (journals, orders) = read(ledger.as_ref(), broker, wait).await?;
     let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
-    let epoch = case.may_start()?;
+    let epoch = case.may_start(start_of.map(Epoch))?;
     print(&Report { broker, host, may_start: true, epoch }, global.output)?;
     Ok(Exit::Done)
 }
@@ -103,13 +108,20 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The epoch by which this host may start Kafka, or why it may not.
-    fn may_start(&self) -> Result<Epoch, Refused> {
+    /// The epoch by which this host may start Kafka, or why it may not. `start_of`: the epoch whose takeover this
+    /// start is part of, by the unit's environment.
+    fn may_start(&self, start_of: Option<Epoch>) -> Result<Epoch, Refused> {
         let Self { broker, here, .. } = self;
         let standing = LedgerStanding::after(self.home, self.journals);
         let LedgerStanding { epoch, owner, writers, .. } = &standing;
+        if let Some(unknown) = start_of.filter(|start_of| start_of > epoch) {
+            return Err(Refusal::LedgerUnreadable.because(format!(
+                "this start belongs to epoch {unknown} of broker {broker}, and the ledger knows of none after {epoch}: was \
+                 it restored from an old copy, or is it another one? Keep Kafka off here until that is known"
+            )));
+        }
         if let Some(open) = self.journals.last().filter(|journal| journal.outcome().is_none()) {
-            self.open(open)?;
+            self.open(open, &standing, start_of)?;
         }
         if owner != *here {
             return Err(Refusal::NotOwner.because(format!(
@@ -132,16 +144,23 @@ impl Case<'_> {
         Ok(*epoch)
     }
 
-    /// An epoch that is open is ours only once it is we who have begun to start Kafka in it.
-    fn open(&self, journal: &EpochJournal) -> Result<(), Refused> {
+    /// An epoch that is open lets nobody in but its own start of Kafka.
+    fn open(
+        &self,
+        journal: &EpochJournal,
+        standing: &LedgerStanding,
+        start_of: Option<Epoch>,
+    ) -> Result<(), Refused> {
         let (broker, epoch, by) = (self.broker, journal.epoch, &journal.claim.by);
-        if by == self.here && start_is_begun(journal) {
+        let ours = by == self.here && journal.claim.plan.to == *self.here;
+        // A journal that makes sense begins the start only after every proof of the plan.
+        if ours && start_of == Some(epoch) && start_is_begun(journal) && standing.nonsense.is_none() {
             return Ok(());
         }
         let why = if by == self.here {
             format!(
-                "the agent of this host is at work on broker {broker} (epoch {epoch}) and starts Kafka itself: \
-                 leave it off"
+                "the agent of this host is at work on broker {broker} (epoch {epoch}) and starts Kafka itself, once \
+                 everybody else is proven unable to write: leave it off"
             )
         } else {
             format!(
@@ -169,14 +188,20 @@ impl Case<'_> {
     }
 }
 
-/// Whether the start of Kafka is written down, which is after every proof.
+/// Whether Kafka was started in this epoch, or the run that is at work has written down that it starts it. A run that
+/// carries on after a crash proves everything anew before it starts Kafka, so an intent from before it counts no more.
 fn start_is_begun(journal: &EpochJournal) -> bool {
-    journal.records.iter().any(|record| match record.entry {
-        Entry::Started { step, direction: Direction::Forward } => {
-            matches!(journal.claim.plan.step(step), Some((_, Step::StartBroker { .. })))
-        }
+    let is_start = |step: usize| matches!(journal.claim.plan.step(step), Some((_, Step::StartBroker { .. })));
+    let done = journal.records.iter().any(|record| match record.entry {
+        Entry::Done { step, direction: Direction::Forward, .. } => is_start(step),
         _ => false,
-    })
+    });
+    let this_run = journal.records.iter().rev().take_while(|record| record.entry != Entry::Resumed);
+    let mut intents = this_run.filter_map(|record| match record.entry {
+        Entry::Started { step, direction: Direction::Forward } => Some(step),
+        _ => None,
+    });
+    done || intents.any(is_start)
 }
 
 /// When this epoch's takeover confirmed that it had fenced `host`.

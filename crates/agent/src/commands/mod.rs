@@ -52,7 +52,9 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             return Ok(output::print(&config::reference(), cli.global.output).map(|()| Exit::Done)?);
         }
         // A broker host has no more of a configuration than this needs.
-        Command::Guard { broker, wait } => return block_on(guard::run(&cli.global, *broker, *wait)),
+        Command::Guard { broker, wait, epoch } => {
+            return block_on(guard::run(&cli.global, *broker, *wait, *epoch));
+        }
         Command::Ontap(command) => return block_on(ontap::run(&cli.global, command)),
         _ => {}
     }

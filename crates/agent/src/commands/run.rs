@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::http;
 use crate::orders::Desk;
+use crate::service::{self, Manager, Word};
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
 use crate::world::World;
@@ -30,8 +31,17 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
     let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
     let orders = tokio::spawn(socket::serve(socket, http::pages(status.clone(), metrics.clone()), desk));
+    let manager = Manager::of_this_process();
+    let told = manager.clone();
+    let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
+    let follows = tokio::spawn(follows);
     let pages = tokio::spawn(http::serve(listener, status, metrics));
-    cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
+    let asked = async {
+        asked_to_stop(terminate, interrupt).await;
+        manager.tell(Word::Stopping);
+    };
+    cycle.run(world.signals, asked).await;
+    follows.abort();
     pages.abort();
     orders.abort();
     Ok(Exit::Done)

@@ -1,6 +1,15 @@
 //! `broker_host` drivers: run a broker on this host.
 
+mod check;
+mod common;
+mod problem;
+mod proc;
 pub mod process;
+mod render;
+mod site;
+pub mod systemd;
+mod user;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +21,10 @@ use serde::Deserialize;
 use crate::model::{Broker, BrokerId, Endpoint, HostName};
 use crate::ports::BrokerHost;
 use process::{Process, ProcessConfig};
+use systemd::{Systemd, SystemdConfig};
+
+/// Stands for the broker's id.
+const BROKER: &str = "{broker}";
 
 /// How Kafka is run on this host: the `[broker_host]` section.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -19,6 +32,8 @@ use process::{Process, ProcessConfig};
 pub enum BrokerHostConfig {
     /// As a process that the agent starts itself and that outlives it.
     Process(ProcessConfig),
+    /// As a unit of systemd, asked for over D-Bus.
+    Systemd(SystemdConfig),
 }
 
 impl BrokerHostConfig {
@@ -34,6 +49,7 @@ impl BrokerHostConfig {
     ) -> Result<Arc<dyn BrokerHost>, Vec<String>> {
         match self {
             Self::Process(config) => Ok(Arc::new(Process::new(config, here, state_dir, brokers)?)),
+            Self::Systemd(config) => Ok(Arc::new(Systemd::new(config, here, state_dir, brokers)?)),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Starting, finding and stopping the Kafka process of a broker.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::PoisonError;
 use std::thread;
@@ -9,16 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
+use super::super::common::{PATIENCE, told};
+use super::super::problem::Problem;
+use super::super::proc::{self, ProcessId};
+use super::super::site::{Record, Site};
 use super::launch::Start;
-use super::problem::Problem;
-use super::proc::{self, ProcessId};
-use super::site::{Record, Site};
-use super::{DRIVER, Inner, header, verify};
+use super::{DRIVER, Inner};
 use crate::model::{BrokerId, Epoch};
 use crate::ports::{Note, ProcessState, Proof};
-
-/// How long a lock is waited for that is normally held for milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often a process is looked at that is expected to end, or to show itself.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -39,16 +36,11 @@ struct Running {
     epoch: Epoch,
 }
 
-fn told(proofs: &[Proof]) -> String {
-    let one = |proof: &Proof| format!("{} cannot write, by {}: {}", proof.host, proof.by, proof.note.text);
-    proofs.iter().map(one).collect::<Vec<_>>().join("; ")
-}
-
 impl Inner {
     pub(super) fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, Problem> {
-        let site = self.site(broker);
-        self.check_proofs(proofs)?;
-        self.check_rendered(broker, epoch, &site)?;
+        let site = self.common.site(broker);
+        self.common.check_proofs(proofs)?;
+        self.common.check_rendered(broker, epoch, &site)?;
         // Held until Kafka is recorded, so that two agents cannot both find nothing and both start one.
         let _lock = site.lock_start(PATIENCE)?;
         let record = site.record()?;
@@ -61,39 +53,6 @@ impl Inner {
             Found::Nothing => self.spawn(broker, epoch, proofs, &site)?,
         };
         Ok(note.with("epoch", epoch).with("proof", told(proofs)))
-    }
-
-    /// There must be one, and each must be about another host, or be our own word that nothing runs here.
-    fn check_proofs(&self, proofs: &[Proof]) -> Result<(), Problem> {
-        if proofs.is_empty() {
-            return Err(Problem::Refused("there is no proof that nobody else can write".to_owned()));
-        }
-        match proofs.iter().find(|proof| proof.host == self.here && proof.by != DRIVER) {
-            None => Ok(()),
-            Some(proof) => Err(Problem::Refused(format!(
-                "the proof of {} says that this very host, {}, is fenced: nothing can be started here until a \
-                 person lifts that fence",
-                proof.by, self.here
-            ))),
-        }
-    }
-
-    /// Kafka must read the file of this epoch, and not one that an earlier takeover left.
-    fn check_rendered(&self, broker: BrokerId, epoch: Epoch, site: &Site) -> Result<(), Problem> {
-        let path = site.properties();
-        let read = || {
-            let mut first = String::new();
-            BufReader::new(File::open(&path)?).read_line(&mut first).map(|_| first)
-        };
-        let first = read().map_err(Problem::io(format!("reading {}", path.display())))?;
-        if first == header(broker, epoch) {
-            return Ok(());
-        }
-        Err(Problem::Refused(format!(
-            "{} was not rendered for broker {broker}, epoch {epoch}: run the takeover again, and leave the file \
-             alone",
-            path.display()
-        )))
     }
 
     fn adopt(
@@ -126,7 +85,7 @@ impl Inner {
 
     fn spawn(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof], site: &Site) -> Result<Note, Problem> {
         // Since the log dirs were verified, somebody else may have started it: a unit, or a person.
-        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)?;
+        self.common.refuse_if_in_use(broker)?;
         let Some(alive) = site.lock_alive(PATIENCE)? else { return Err(hidden(broker, site)) };
         let path = site.output();
         let output = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
@@ -137,10 +96,10 @@ impl Inner {
         site.keep(&record)?;
         let pid = self.launch.spawn(Start {
             properties: &site.properties(),
-            marker: self.marker(broker).environment(epoch),
+            marker: self.common.marker(broker).environment(epoch),
             output,
             alive,
-            user: self.user.as_ref(),
+            user: self.common.user.as_ref(),
         });
         let program = record.command.first().cloned().unwrap_or_default();
         let pid = pid.map_err(Problem::io(format!("executing {program} (broker_host.command)")))?;
@@ -183,7 +142,7 @@ impl Inner {
         {
             return Ok(Found::Running(Running { id, epoch }));
         }
-        if let Some(first) = self.marker(broker).find()?.first() {
+        if let Some(first) = self.common.marker(broker).find()?.first() {
             return Ok(Found::Running(Running { id: first.id, epoch: first.epoch }));
         }
         // Asked after the processes were looked at: whoever started in between holds the lock by now.
@@ -204,7 +163,7 @@ impl Inner {
     }
 
     pub(super) fn state(&self, broker: BrokerId) -> Result<ProcessState, Problem> {
-        let site = self.site(broker);
+        let site = self.common.site(broker);
         match self.find_settled(broker, &site)? {
             Found::Running(running) => return Ok(ProcessState::Running { pid: running.id.pid }),
             Found::Hidden => return Err(hidden(broker, &site)),
@@ -256,7 +215,7 @@ impl Inner {
     }
 
     pub(super) fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
-        let site = self.site(broker);
+        let site = self.common.site(broker);
         site.create()?;
         let _lock = site.lock_start(PATIENCE)?;
         let begun = Instant::now();
@@ -289,7 +248,7 @@ impl Inner {
     }
 
     pub(super) fn prove_stopped(&self, broker: BrokerId, ours: Epoch) -> Result<Proof, Problem> {
-        let site = self.site(broker);
+        let site = self.common.site(broker);
         site.create()?;
         // No agent is in the middle of a start while we look.
         let _lock = site.lock_start(PATIENCE)?;
@@ -300,7 +259,7 @@ impl Inner {
             Found::Running(Running { id, epoch }) if epoch == ours => {
                 let text = format!("the only process of broker {broker} here is the one of this takeover");
                 let note = Note::new(text).with("pid", id.pid).with("boot", proc::boot_id()?);
-                return Ok(Proof { host: self.here.clone(), by: DRIVER.to_owned(), note });
+                return Ok(Proof { host: self.common.here.clone(), by: DRIVER.to_owned(), note });
             }
             Found::Running(Running { id, epoch }) => {
                 return Err(Problem::Refused(format!(
@@ -311,11 +270,11 @@ impl Inner {
             }
         }
         // Somebody else may have started it: a unit of the system, or a person.
-        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)?;
+        self.common.refuse_if_in_use(broker)?;
         let note = Note::new(format!("no process of broker {broker} lives on this host"))
             .with("record", site.record()?.map_or("none", |_| "its process is gone"))
             .with("boot", proc::boot_id()?);
-        Ok(Proof { host: self.here.clone(), by: DRIVER.to_owned(), note })
+        Ok(Proof { host: self.common.here.clone(), by: DRIVER.to_owned(), note })
     }
 }
 

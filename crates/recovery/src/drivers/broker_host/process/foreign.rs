@@ -5,10 +5,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::launch::BROKER;
-use super::problem::Problem;
-use super::proc::{self, Holder};
-use super::{DRIVER, Inner, verify};
+use super::super::BROKER;
+use super::super::problem::Problem;
+use super::super::proc::{self, Holder};
+use super::super::verify;
+use super::{DRIVER, Inner};
 use crate::drivers::command::{self, CommandError, ending, last_words};
 use crate::model::BrokerId;
 use crate::ports::{BoxError, Note, StepError};
@@ -19,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 impl Inner {
     /// Who works on the broker's log dirs.
     pub(super) fn others(&self, broker: BrokerId) -> Result<Vec<Holder>, Problem> {
-        verify::holders(&self.broker(broker)?.log_dirs)
+        verify::holders(&self.common.broker(broker)?.log_dirs)
     }
 
     /// Waits until these processes are gone, and nobody else works on the broker's log dirs. Kafka lets go of its locks

@@ -11,10 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::setsid;
 
-use super::user::User;
-
-/// Stands for the broker's id.
-pub(super) const BROKER: &str = "{broker}";
+use super::super::user::User;
 
 /// Stands for the path of the rendered file.
 pub(super) const PLACEHOLDER: &str = "{properties}";

@@ -7,12 +7,6 @@ mod check;
 mod child;
 mod foreign;
 mod launch;
-mod problem;
-mod proc;
-mod render;
-mod site;
-mod user;
-mod verify;
 
 #[cfg(test)]
 mod tests;
@@ -27,15 +21,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::BrokerIdentity;
+use super::common::Common;
+use super::problem::{Problem, off_path_error};
+use super::proc::ProcessId;
+use super::user::User;
 use crate::drivers::off_path::off_path;
-use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
 use launch::Launch;
-use problem::{Problem, off_path_error};
-use proc::{Marker, ProcessId};
-use site::Site;
-use user::{User, as_user};
 
 const DRIVER: &str = "process";
 
@@ -81,12 +74,8 @@ pub struct Process {
 
 /// What the calls share that run away from the caller's thread.
 struct Inner {
-    here: HostName,
-    state_dir: PathBuf,
-    template: PathBuf,
+    common: Common,
     launch: Launch,
-    user: Option<User>,
-    brokers: BTreeMap<BrokerId, BrokerIdentity>,
     /// Exit status of the last Kafka of each broker, where we were its parent.
     ended: Mutex<BTreeMap<BrokerId, (ProcessId, String)>>,
 }
@@ -102,8 +91,13 @@ impl Process {
         state_dir: PathBuf,
         brokers: Vec<BrokerIdentity>,
     ) -> Result<Self, Vec<String>> {
-        let mut problems = check::config(&config, &state_dir, brokers.len());
-        problems.extend(brokers.iter().flat_map(check::identity));
+        let mut problems = check::config(&config, brokers.len());
+        problems.extend(super::check::shared(
+            &config.template,
+            &config.environment,
+            config.timeout,
+            (&state_dir, &brokers),
+        ));
         let user = config.user.as_deref().map(User::look_up).transpose();
         let user = user.unwrap_or_else(|why| {
             problems.push(format!("broker_host.user: {why}"));
@@ -114,15 +108,9 @@ impl Process {
         }
         let launch = Launch { command: config.command, environment: config.environment };
         let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
-        let inner = Inner {
-            here,
-            state_dir,
-            template: config.template,
-            launch,
-            user,
-            brokers,
-            ended: Mutex::default(),
-        };
+        let template = config.template;
+        let common = Common { driver: DRIVER, here, state_dir, template, user, brokers };
+        let inner = Inner { common, launch, ended: Mutex::default() };
         Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
     }
 
@@ -135,73 +123,9 @@ impl Process {
     ) -> Result<T, StepError> {
         let inner = Arc::clone(&self.inner);
         let result = off_path(&action, limit, move || f(&inner)).await;
-        let result = result.map_err(|error| off_path_error(error, &action))?;
-        result.map_err(|problem| problem.into_step(&action))
+        let result = result.map_err(|error| off_path_error(DRIVER, error, &action))?;
+        result.map_err(|problem| problem.into_step(DRIVER, &action))
     }
-}
-
-impl Inner {
-    fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {
-        self.brokers.get(&broker).ok_or_else(|| {
-            Problem::Refused(format!(
-                "broker {broker} is not configured here; add a [[broker]] section for it"
-            ))
-        })
-    }
-
-    fn site(&self, broker: BrokerId) -> Site {
-        Site::new(&self.state_dir, broker)
-    }
-
-    fn marker(&self, broker: BrokerId) -> Marker {
-        // One directory has one name here, however the configuration spells it.
-        let state_dir = self.state_dir.canonicalize().unwrap_or_else(|_| self.state_dir.clone());
-        Marker { broker, state_dir }
-    }
-
-    /// The broker's `server.properties`, in memory.
-    fn rendered(&self, broker: BrokerId) -> Result<Properties, Problem> {
-        let broker = self.broker(broker)?;
-        let path = self.template.display();
-        let content = std::fs::read(&self.template)
-            .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
-        let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
-        let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
-        render::render(&template, broker).map_err(refused)
-    }
-
-    fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
-        let file = self.rendered(broker)?;
-        let site = self.site(broker);
-        let path = site.properties();
-        let content = [header(broker, epoch).into_bytes(), file.to_bytes()].concat();
-        site.create()?;
-        // Its values may be secret: only root and Kafka's group read it.
-        site::write_durably(&path, &content, self.user.as_ref().map(|user| user.gid))?;
-        let what = format!("reading {} back as Kafka will", path.display());
-        let read = as_user(self.user.as_ref(), || std::fs::read(&path))?.map_err(Problem::io(what))?;
-        if read != content {
-            return Err(Problem::Refused(format!(
-                "{} does not read back as it was written: does another agent use {} too?",
-                path.display(),
-                self.state_dir.display()
-            )));
-        }
-        Ok(summary(&file).with("path", path.display()))
-    }
-}
-
-/// The first line of every rendered file: it binds the file to the epoch it was made for.
-fn header(broker: BrokerId, epoch: Epoch) -> String {
-    format!("# Rendered by understudy for broker {broker}, epoch {epoch}. Changes made here are lost.\n")
-}
-
-/// What an operator wants to see of a rendered file; never values that may be secret.
-fn summary(file: &Properties) -> Note {
-    let shown = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"];
-    let values = shown.into_iter().filter_map(|key| Some((key, file.get(key)?)));
-    let note = Note::new(format!("server.properties has {} properties", file.iter().count()));
-    values.fold(note, |note, (key, value)| note.with(key, value))
 }
 
 #[async_trait]
@@ -212,16 +136,13 @@ impl BrokerHost for Process {
 
     async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError> {
         let action = format!("render server.properties of broker {broker}");
-        self.run(action, self.timeout, move |inner| inner.render(broker, epoch)).await
+        self.run(action, self.timeout, move |inner| inner.common.render(broker, epoch)).await
     }
 
     async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError> {
         let action = format!("verify the log dirs of broker {broker}");
         let cluster_id = cluster_id.map(str::to_owned);
-        let verify = move |inner: &Inner| {
-            let log_dirs = &inner.broker(broker)?.log_dirs;
-            verify::verify(broker, log_dirs, cluster_id.as_deref(), inner.user.as_ref())
-        };
+        let verify = move |inner: &Inner| inner.common.verify(broker, cluster_id.as_deref());
         self.run(action, self.timeout, verify).await
     }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use super::site::Record;
+use super::super::proc;
+use super::super::site::{Record, Site};
 use super::*;
 use crate::ports::chain;
 
@@ -81,7 +82,7 @@ impl Bed {
     }
 
     fn site(&self) -> Site {
-        self.driver().inner.site(BROKER)
+        self.driver().inner.common.site(BROKER)
     }
 
     fn output(&self) -> String {
@@ -103,7 +104,7 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        let marker = self.driver().inner.marker(BROKER);
+        let marker = self.driver().inner.common.marker(BROKER);
         for marked in marker.find().unwrap() {
             kill(marked.id.pid);
         }
@@ -269,7 +270,7 @@ async fn an_agent_killed_at_any_instant_leaves_one_kafka() {
         until("output", async || (!bed.output().is_empty()).then_some(())).await;
         assert_eq!(bed.output().lines().count(), 1, "{}", bed.output());
         // While it calls `exec` the kernel shows no environment of it.
-        let marked = || driver.inner.marker(BROKER).find().unwrap().len();
+        let marked = || driver.inner.common.marker(BROKER).find().unwrap().len();
         until("the marker", async || (marked() > 0).then_some(())).await;
         assert!(marked() <= 1);
     }
@@ -605,9 +606,11 @@ fn the_section_is_read_and_unknown_keys_are_refused() {
         );
         serde_json::from_str::<BrokerHostConfig>(&text)
     };
-    let BrokerHostConfig::Process(config) = section("").unwrap();
+    let BrokerHostConfig::Process(config) = section("").unwrap() else { panic!() };
     assert_eq!((config.timeout, config.user), (Duration::from_secs(10), None));
-    let BrokerHostConfig::Process(config) = section(r#", "timeout": "3s", "user": "kafka""#).unwrap();
+    let BrokerHostConfig::Process(config) = section(r#", "timeout": "3s", "user": "kafka""#).unwrap() else {
+        panic!()
+    };
     assert_eq!((config.timeout, config.user.as_deref()), (Duration::from_secs(3), Some("kafka")));
     assert!(section(r#", "comand": []"#).unwrap_err().to_string().contains("comand"));
 }

@@ -1,11 +1,13 @@
 //! What is kept of one broker on this host: `<state_dir>/broker-N/`.
 //!
+//! Both drivers write the first and hold the second; the rest belongs to `process`.
+//!
 //! | file | what |
 //! |---|---|
 //! | `server.properties` | what Kafka is started with |
+//! | `start.lock` | held by an agent while it starts or stops Kafka |
 //! | `process.json` | the last Kafka started here |
 //! | `kafka.out` | its standard output and error |
-//! | `start.lock` | held by an agent while it starts or stops Kafka |
 //! | `alive.lock` | held by Kafka itself, and by every child of it, for as long as they live |
 
 use std::fs::{self, File, OpenOptions};

@@ -149,6 +149,11 @@ impl Marker {
         Ok(found)
     }
 
+    /// The epoch that one process was started for, if it is this broker's.
+    pub(super) fn epoch_of_process(&self, pid: i32) -> Result<Option<Epoch>, Problem> {
+        self.epoch_in(&pid_path(pid, "environ"))
+    }
+
     fn epoch_in(&self, environ: &Path) -> Result<Option<Epoch>, Problem> {
         let content = match fs::read(environ) {
             Ok(content) => content,

@@ -3,7 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use super::DRIVER;
 use crate::drivers::off_path::OffPathError;
 use crate::model::Epoch;
 use crate::ports::StepError;
@@ -48,8 +47,7 @@ impl Problem {
     }
 
     /// The error of the port, once the act is known.
-    pub(super) fn into_step(self, action: &str) -> StepError {
-        let driver = DRIVER;
+    pub(super) fn into_step(self, driver: &'static str, action: &str) -> StepError {
         let action = action.to_owned();
         match self {
             Self::Refused(why) => StepError::Refused { driver, action, why },
@@ -63,8 +61,7 @@ impl Problem {
 }
 
 /// A call that never came back leaves the act unconfirmed; nobody knows what it did.
-pub(super) fn off_path_error(error: OffPathError, action: &str) -> StepError {
-    let driver = DRIVER;
+pub(super) fn off_path_error(driver: &'static str, error: OffPathError, action: &str) -> StepError {
     match error {
         OffPathError::Hung { what, limit } => {
             StepError::Unconfirmed { driver, action: format!("{action} ({what} hangs)"), limit }

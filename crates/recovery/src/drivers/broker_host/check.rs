@@ -1,0 +1,128 @@
+//! What would keep Kafka from starting here, whatever starts it: found before it is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::common::{Common, summary};
+use super::problem::Problem;
+use super::render::IDENTITY_KEYS;
+use super::user::as_user;
+use super::{BrokerIdentity, verify};
+use crate::model::BrokerId;
+use crate::ports::Note;
+
+/// What is wrong with what every driver has in its section, and with the brokers'.
+pub(super) fn shared(
+    template: &Path,
+    environment: &BTreeMap<String, String>,
+    timeout: Duration,
+    (state_dir, brokers): (&Path, &[BrokerIdentity]),
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !template.is_absolute() {
+        let path = template.display();
+        problems.push(format!("broker_host.template: `{path}` must be an absolute path"));
+    }
+    for name in environment.keys() {
+        if name.is_empty() || name.contains(['=', '\0']) || name.starts_with("UNDERSTUDY_") {
+            problems.push(format!("broker_host.environment: `{name}` cannot be used as a name"));
+        }
+    }
+    if timeout.is_zero() {
+        problems.push("broker_host.timeout: must be longer than 0s".to_owned());
+    }
+    if !state_dir.is_absolute() || state_dir.to_str().is_none() {
+        let path = state_dir.display();
+        problems.push(format!("agent.state_dir: `{path}` must be an absolute path of plain text"));
+    }
+    problems.extend(brokers.iter().flat_map(identity));
+    problems
+}
+
+/// What is wrong with one broker's section.
+fn identity(broker: &BrokerIdentity) -> Vec<String> {
+    let key = |key: &str| format!("broker {}: {key}", broker.id);
+    let mut problems = Vec::new();
+    if broker.log_dirs.is_empty() {
+        problems.push(format!("{}: is empty; name the broker's log dirs", key("log_dirs")));
+    }
+    for dir in &broker.log_dirs {
+        if !dir.is_absolute() || dir.to_str().is_none_or(|text| text.contains(',')) {
+            let dir = dir.display();
+            problems.push(format!("{}: `{dir}` must be an absolute path without commas", key("log_dirs")));
+        }
+    }
+    if broker.log_dirs.iter().collect::<BTreeSet<_>>().len() != broker.log_dirs.len() {
+        problems.push(format!("{}: names a directory twice", key("log_dirs")));
+    }
+    for name in IDENTITY_KEYS.iter().filter(|name| broker.properties.contains_key(**name)) {
+        problems.push(format!(
+            "{}: `{name}` comes from the section's id and log_dirs; remove it here",
+            key("properties")
+        ));
+    }
+    problems
+}
+
+/// What [`template`] is about: "could not …".
+pub(super) const TEMPLATE: &str = "render server.properties";
+/// What [`log_dirs`] is about.
+pub(super) const LOG_DIRS: &str = "read the log dirs";
+/// What [`state_dir`] is about.
+pub(super) const STATE_DIR: &str = "use the state directory";
+
+/// Whether the template gives a broker's file.
+pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
+    let note = summary(&common.rendered(broker)?);
+    let path = common.template.display();
+    Ok(Note { text: format!("{path} renders: {}", note.text), ..note })
+}
+
+/// Before a takeover the storage need not be here yet; if it is, it must be the broker's.
+pub(super) fn log_dirs(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
+    let log_dirs = &common.broker(broker)?.log_dirs;
+    as_user(common.user.as_ref(), || {
+        let (here, absent): (Vec<PathBuf>, Vec<PathBuf>) =
+            log_dirs.iter().cloned().partition(|dir| is_attached(dir));
+        let found = verify::identify(broker, &here, None).map_err(Problem::Refused)?;
+        let shown = |dirs: &[PathBuf]| dirs.iter().map(|dir| text(dir)).collect::<Vec<_>>().join(", ");
+        let mut parts = Vec::new();
+        if !here.is_empty() {
+            parts.push(format!("{} belongs to broker {broker}", shown(&here)));
+        }
+        if !absent.is_empty() {
+            parts
+                .push(format!("{} is not here now, which is fine if a takeover attaches it", shown(&absent)));
+        }
+        let note = Note::new(parts.join("; "));
+        Ok(found.values().take(1).fold(note, |note, meta| note.with("cluster.id", &meta.cluster_id)))
+    })?
+}
+
+/// An empty directory is a mount point without its mount.
+fn is_attached(dir: &Path) -> bool {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether Kafka's user can read what is written below the state directory.
+pub(super) fn state_dir(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
+    let site = common.site(broker);
+    site.create()?;
+    let scratch = site.properties().with_file_name(".check");
+    super::site::write_durably(&scratch, b"understudy", common.user.as_ref().map(|user| user.gid))?;
+    let what =
+        format!("reading {} as Kafka's user: let it pass through the directories above", text(&scratch));
+    let read = as_user(common.user.as_ref(), || fs::read(&scratch))?;
+    fs::remove_file(&scratch).map_err(Problem::io(format!("removing {}", text(&scratch))))?;
+    read.map_err(Problem::io(what))?;
+    Ok(Note::new(format!("{} can be written, and Kafka can read it", text(&common.state_dir))))
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,148 @@
+//! What every driver does before it starts Kafka in its own way: render, verify, and look for whoever is at it already.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::problem::Problem;
+use super::proc::Marker;
+use super::render::render;
+use super::site::{self, Site};
+use super::user::{User, as_user};
+use super::{BrokerIdentity, verify};
+use crate::kafka::properties::Properties;
+use crate::model::{BrokerId, Epoch, HostName};
+use crate::ports::{Note, Proof};
+
+/// How long a lock is waited for that is normally held for milliseconds.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a driver knows of this host and its brokers, whatever starts Kafka.
+pub(super) struct Common {
+    /// The driver's name.
+    pub(super) driver: &'static str,
+    /// This host.
+    pub(super) here: HostName,
+    /// Where the records of each broker are.
+    pub(super) state_dir: PathBuf,
+    /// This host's `server.properties`, without what belongs to one broker.
+    pub(super) template: PathBuf,
+    /// The user that Kafka runs as.
+    pub(super) user: Option<User>,
+    /// The brokers that may be started here.
+    pub(super) brokers: BTreeMap<BrokerId, BrokerIdentity>,
+}
+
+impl Common {
+    pub(super) fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {
+        self.brokers.get(&broker).ok_or_else(|| {
+            Problem::Refused(format!(
+                "broker {broker} is not configured here; add a [[broker]] section for it"
+            ))
+        })
+    }
+
+    pub(super) fn site(&self, broker: BrokerId) -> Site {
+        Site::new(&self.state_dir, broker)
+    }
+
+    pub(super) fn marker(&self, broker: BrokerId) -> Marker {
+        // One directory has one name here, however the configuration spells it.
+        let state_dir = self.state_dir.canonicalize().unwrap_or_else(|_| self.state_dir.clone());
+        Marker { broker, state_dir }
+    }
+
+    /// The broker's `server.properties`, in memory.
+    pub(super) fn rendered(&self, broker: BrokerId) -> Result<Properties, Problem> {
+        let broker = self.broker(broker)?;
+        let path = self.template.display();
+        let content = std::fs::read(&self.template)
+            .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
+        let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
+        let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
+        render(&template, broker).map_err(refused)
+    }
+
+    pub(super) fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
+        let file = self.rendered(broker)?;
+        let site = self.site(broker);
+        let path = site.properties();
+        let content = [header(broker, epoch).into_bytes(), file.to_bytes()].concat();
+        site.create()?;
+        // Its values may be secret: only root and Kafka's group read it.
+        site::write_durably(&path, &content, self.user.as_ref().map(|user| user.gid))?;
+        let what = format!("reading {} back as Kafka will", path.display());
+        let read = as_user(self.user.as_ref(), || std::fs::read(&path))?.map_err(Problem::io(what))?;
+        if read != content {
+            return Err(Problem::Refused(format!(
+                "{} does not read back as it was written: does another agent use {} too?",
+                path.display(),
+                self.state_dir.display()
+            )));
+        }
+        Ok(summary(&file).with("path", path.display()))
+    }
+
+    pub(super) fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, Problem> {
+        verify::verify(broker, &self.broker(broker)?.log_dirs, cluster_id, self.user.as_ref())
+    }
+
+    /// There must be one, and each must be about another host, or be our own word that nothing runs here.
+    pub(super) fn check_proofs(&self, proofs: &[Proof]) -> Result<(), Problem> {
+        if proofs.is_empty() {
+            return Err(Problem::Refused("there is no proof that nobody else can write".to_owned()));
+        }
+        match proofs.iter().find(|proof| proof.host == self.here && proof.by != self.driver) {
+            None => Ok(()),
+            Some(proof) => Err(Problem::Refused(format!(
+                "the proof of {} says that this very host, {}, is fenced: nothing can be started here until a \
+                 person lifts that fence",
+                proof.by, self.here
+            ))),
+        }
+    }
+
+    /// Kafka must read the file of this epoch, and not one that an earlier takeover left.
+    pub(super) fn check_rendered(&self, broker: BrokerId, epoch: Epoch, site: &Site) -> Result<(), Problem> {
+        let path = site.properties();
+        let read = || {
+            let mut first = String::new();
+            BufReader::new(File::open(&path)?).read_line(&mut first).map(|_| first)
+        };
+        let first = read().map_err(Problem::io(format!("reading {}", path.display())))?;
+        if first == header(broker, epoch) {
+            return Ok(());
+        }
+        Err(Problem::Refused(format!(
+            "{} was not rendered for broker {broker}, epoch {epoch}: run the takeover again, and leave the file \
+             alone",
+            path.display()
+        )))
+    }
+
+    /// Refuses while somebody here works on the broker's log dirs, whoever started it.
+    pub(super) fn refuse_if_in_use(&self, broker: BrokerId) -> Result<(), Problem> {
+        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)
+    }
+}
+
+/// The proofs, for the record.
+pub(super) fn told(proofs: &[Proof]) -> String {
+    let one = |proof: &Proof| format!("{} cannot write, by {}: {}", proof.host, proof.by, proof.note.text);
+    proofs.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// The first line of every rendered file: it binds the file to the epoch it was made for.
+pub(super) fn header(broker: BrokerId, epoch: Epoch) -> String {
+    format!("# Rendered by understudy for broker {broker}, epoch {epoch}. Changes made here are lost.\n")
+}
+
+/// What an operator wants to see of a rendered file; never values that may be secret.
+pub(super) fn summary(file: &Properties) -> Note {
+    let shown = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"];
+    let values = shown.into_iter().filter_map(|key| Some((key, file.get(key)?)));
+    let note = Note::new(format!("server.properties has {} properties", file.iter().count()));
+    values.fold(note, |note, (key, value)| note.with(key, value))
+}

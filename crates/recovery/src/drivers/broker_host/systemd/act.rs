@@ -1,0 +1,436 @@
+//! Starting, finding and stopping the Kafka unit of a broker.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::super::common::{Common, PATIENCE, told};
+use super::super::problem::Problem;
+use super::super::{proc, verify};
+use super::bus::{JobEnd, Verb};
+use super::unit::{Sight, Unit};
+use super::{DRIVER, Systemd, drop_in};
+use crate::drivers::command;
+use crate::model::{BrokerId, Epoch};
+use crate::ports::{Note, ProcessState, Proof};
+
+/// How often a unit is looked at that is expected to change.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long the journal is waited for, which only explains what is known already.
+const JOURNAL_WITHIN: Duration = Duration::from_secs(2);
+
+/// Lines of the journal that go into a message.
+const JOURNAL_LINES: &str = "12";
+
+/// What may not be on this host beside the unit.
+#[derive(Debug, Default)]
+struct Others {
+    /// In words, each a process.
+    found: Vec<String>,
+}
+
+impl Others {
+    /// Every process that works on the broker's log dirs, or was started as this broker by any driver.
+    fn of(common: &Common, broker: BrokerId) -> Result<Self, Problem> {
+        let mut found: Vec<String> = verify::holders(&common.broker(broker)?.log_dirs)?
+            .into_iter()
+            .map(|holder| holder.text)
+            .collect();
+        for marked in common.marker(broker).find()? {
+            found.push(format!("{} (started for epoch {})", marked.id.pid, marked.epoch));
+        }
+        let site = common.site(broker);
+        if site.is_held()? {
+            found.push(format!("whoever holds {}", site.alive_path().display()));
+        }
+        Ok(Self { found })
+    }
+
+    fn refuse(&self, broker: BrokerId) -> Result<(), Problem> {
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        Err(Problem::Refused(format!(
+            "a process on this host, which is not the broker's unit, works as broker {broker} or on its log dirs: {}; \
+             stop it as it was started",
+            self.found.join("; ")
+        )))
+    }
+}
+
+impl Systemd {
+    pub(super) async fn start_unit(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        proofs: &[Proof],
+    ) -> Result<Note, Problem> {
+        let unit = self.unit(broker)?;
+        let _lock = self.may_start(broker, epoch, proofs).await?;
+        let mut until = Instant::now() + self.start_timeout;
+        let mut asked: Option<Unit> = None;
+        loop {
+            let seen = self.settled(&unit, until).await?;
+            if let Sight::Running(pid) = seen.sight(true) {
+                self.refuse_unless_of(broker, epoch, &seen, pid).await?;
+                let how = if asked.is_some() { "started" } else { "adopted what runs already:" };
+                let note = Note::new(format!("{how} {unit}, pid {pid}"))
+                    .with("pid", pid)
+                    .with("unit", &unit)
+                    .with("invocation", &seen.invocation);
+                return Ok(note.with("epoch", epoch).with("proof", told(proofs)));
+            }
+            match &asked {
+                // It was begun, and is over already.
+                Some(before) if before.invocation != seen.invocation => {
+                    return Err(self.at_once(broker, &seen).await);
+                }
+                Some(_) => {}
+                None => {
+                    self.make_ready(broker, epoch, &unit, &seen).await?;
+                    // What it took to get there has limits of its own.
+                    until = Instant::now() + self.start_timeout;
+                }
+            }
+            let before = self.bus.look(&unit, self.timeout).await?;
+            asked = Some(before.clone());
+            let left = until.saturating_duration_since(Instant::now());
+            match self.bus.job(Verb::Start, &unit, left).await? {
+                JobEnd::Told(result) if result != "done" => {
+                    let seen = self.bus.look(&unit, self.timeout).await?;
+                    let why = self.why_it_ended(broker, &seen).await;
+                    return Err(Problem::Refused(format!("systemd ended the start with `{result}`: {why}")));
+                }
+                JobEnd::Told(_) => {
+                    let seen = self.settled(&unit, until).await?;
+                    if seen.invocation == before.invocation && !matches!(seen.sight(true), Sight::Running(_))
+                    {
+                        let why = if seen.conditions_held {
+                            "no reason is given"
+                        } else {
+                            "one of its Condition…= lines does not hold"
+                        };
+                        return Err(Problem::Refused(format!(
+                            "systemd calls the start done, and {}: {why}; see `systemctl status {unit}`",
+                            seen.state()
+                        )));
+                    }
+                }
+                // Looked at anew; it is asked for again only if it was never begun.
+                JobEnd::Unheard => {}
+            }
+        }
+    }
+
+    /// The proofs and the rendered file, and the lock that keeps two agents from starting at the same time.
+    async fn may_start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<File, Problem> {
+        let proofs = proofs.to_vec();
+        let what = format!("reading what was rendered for broker {broker}");
+        let ready = move |common: &Common| {
+            let site = common.site(broker);
+            common.check_proofs(&proofs)?;
+            common.check_rendered(broker, epoch, &site)?;
+            site.lock_start(PATIENCE)
+        };
+        self.files(&what, self.timeout, ready).await
+    }
+
+    /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read back.
+    async fn make_ready(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        unit: &str,
+        seen: &Unit,
+    ) -> Result<(), Problem> {
+        if seen.load_state != "loaded" {
+            return Err(Problem::Refused(super::check::not_loaded(seen)));
+        }
+        let (run_dir, name) = (self.run_dir.clone(), unit.to_owned());
+        let environment = self.environment.clone();
+        let what = format!("making {unit} ready for broker {broker}");
+        let write = move |common: &Common| {
+            // Since the log dirs were verified, somebody else may have started it.
+            Others::of(common, broker)?.refuse(broker)?;
+            let environment = whole_environment(common, broker, epoch, environment);
+            drop_in::write(&drop_in::path(&run_dir, &name), &drop_in::text(broker, epoch, &environment))?;
+            Ok(environment)
+        };
+        let environment = self.files(&what, self.timeout, write).await?;
+        self.bus.reload(self.timeout).await?;
+        if seen.active_state == "failed" {
+            // What failed before must not count against this start.
+            self.bus.reset_failed(unit, self.timeout).await?;
+        }
+        let now = self.bus.look(unit, self.timeout).await?;
+        let differs = environment.iter().find(|(name, value)| now.environment.get(*name) != Some(value));
+        differs.map_or(Ok(()), |(name, _)| {
+            Err(Problem::Refused(format!(
+                "{unit} does not have {name} from {}: which other drop-in sets it? See `systemctl cat {unit}`",
+                drop_in::path(&self.run_dir, unit).display()
+            )))
+        })
+    }
+
+    /// Waits until the unit is neither on its way up nor down.
+    async fn settled(&self, unit: &str, until: Instant) -> Result<Unit, Problem> {
+        loop {
+            let seen = self.bus.look(unit, self.timeout).await?;
+            if seen.sight(true) != Sight::Between {
+                return Ok(seen);
+            }
+            if Instant::now() >= until {
+                let what = format!("{}; see `systemctl status {unit}`", seen.state());
+                return Err(Problem::Unconfirmed { what, limit: self.start_timeout });
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// What runs must be what this epoch started, by the environment of the process itself.
+    async fn refuse_unless_of(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        seen: &Unit,
+        pid: i32,
+    ) -> Result<(), Problem> {
+        let unit = &seen.name;
+        match self.epoch_of(broker, pid).await? {
+            Some(theirs) if theirs == epoch && seen.active_state == "deactivating" => Err(Problem::Refused(
+                format!("somebody stops {unit} at this moment: see `systemctl list-jobs`"),
+            )),
+            Some(theirs) if theirs == epoch => Ok(()),
+            Some(theirs) if theirs > epoch => Err(Problem::Superseded { ours: epoch, theirs }),
+            // Another host may have owned the broker in between: what this one has in memory is stale.
+            Some(theirs) => Err(Problem::Refused(format!(
+                "{unit} still runs since epoch {theirs}, pid {pid}: stop it with `systemctl stop {unit}`, wait until \
+                 it is gone, and try again"
+            ))),
+            None => Err(Problem::Refused(format!(
+                "{unit} runs, pid {pid}, and no takeover started it: stop it with `systemctl stop {unit}`, and try again"
+            ))),
+        }
+    }
+
+    /// The epoch in the environment of a process; `None` if it has none although it had time to get it.
+    async fn epoch_of(&self, broker: BrokerId, pid: i32) -> Result<Option<Epoch>, Problem> {
+        let begun = Instant::now();
+        loop {
+            let what = format!("reading the environment of process {pid}");
+            let read = move |common: &Common| {
+                let epoch = common.marker(broker).epoch_of_process(pid)?;
+                Ok((epoch, proc::stat(pid)?.is_none()))
+            };
+            let (epoch, gone) = self.files(&what, self.timeout, read).await?;
+            // Between fork and exec it still has the environment of systemd itself.
+            if epoch.is_some() || gone || begun.elapsed() >= self.timeout {
+                return Ok(epoch);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn at_once(&self, broker: BrokerId, seen: &Unit) -> Problem {
+        Problem::Refused(format!("Kafka ended at once: {}", self.why_it_ended(broker, seen).await))
+    }
+
+    pub(super) async fn state_of_unit(&self, broker: BrokerId) -> Result<ProcessState, Problem> {
+        let unit = self.unit(broker)?;
+        let seen = self.bus.look(&unit, self.timeout).await?;
+        let ours = drop_in::path(&self.run_dir, &unit);
+        let ours = seen.drop_ins.iter().any(|path| Path::new(path) == ours);
+        Ok(match seen.sight(ours) {
+            Sight::Running(pid) => ProcessState::Running { pid },
+            Sight::Down => ProcessState::Absent,
+            Sight::Ended => ProcessState::Exited { why: self.why_it_ended(broker, &seen).await },
+            Sight::Between => {
+                return Err(Problem::Refused(format!(
+                    "{}: it neither runs nor has it ended; look again",
+                    seen.state()
+                )));
+            }
+        })
+    }
+
+    /// How the last run ended, with the end of its journal if that is to be had at once.
+    async fn why_it_ended(&self, broker: BrokerId, seen: &Unit) -> String {
+        let ending = seen.ending();
+        let key = format!("{} {ending}", seen.invocation);
+        {
+            let known = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, text)) = known.get(&broker).filter(|(known, _)| *known == key) {
+                return text.clone();
+            }
+        }
+        let invocation = format!("_SYSTEMD_INVOCATION_ID={}", seen.invocation);
+        let arguments = ["--no-pager", "--quiet", "--output=cat", "--lines", JOURNAL_LINES, &invocation];
+        let journal = command::run(Path::new("journalctl"), &arguments, b"", JOURNAL_WITHIN).await;
+        let lines = journal.ok().filter(|ended| ended.status.success()).map(|ended| ended.stdout);
+        let lines = lines.unwrap_or_default();
+        let text = match lines.trim_end() {
+            "" => format!("{ending}; see `journalctl -u {}`", seen.name),
+            lines => format!("{ending}; the end of its journal:\n{lines}"),
+        };
+        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).insert(broker, (key, text.clone()));
+        text
+    }
+
+    pub(super) async fn stop_unit(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
+        let unit = self.unit(broker)?;
+        let until = Instant::now() + limit;
+        let what = format!("taking the lock of broker {broker}");
+        let lock = move |common: &Common| {
+            let site = common.site(broker);
+            site.create()?;
+            site.lock_start(PATIENCE)
+        };
+        let _lock = self.files(&what, self.timeout, lock).await?;
+        let before = self.bus.look(&unit, self.timeout).await?;
+        let quiet = before.is_quiet();
+        let mut told = String::new();
+        loop {
+            let seen = self.bus.look(&unit, self.timeout).await?;
+            if !seen.is_quiet() {
+                let left = until.saturating_duration_since(Instant::now());
+                match self.bus.job(Verb::Stop, &unit, left).await? {
+                    JobEnd::Told(result) => told = format!(", its stop ended with `{result}`"),
+                    JobEnd::Unheard => {}
+                }
+            }
+            let left = self.left_behind(broker, &unit).await?;
+            if left.is_empty() {
+                break;
+            }
+            // What runs beside a unit that was down already is nobody's that would end by waiting.
+            if quiet {
+                Others { found: left }.refuse(broker)?;
+                continue;
+            }
+            if Instant::now() >= until {
+                let what = format!("this still runs{told}, and is not killed: {}", left.join("; "));
+                return Err(Problem::Unconfirmed { what, limit });
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        let seen = self.bus.look(&unit, self.timeout).await?;
+        if seen.active_state == "failed" {
+            // It was asked to end: that it did so with an exit code of its own is no failure.
+            self.bus.reset_failed(&unit, self.timeout).await?;
+        }
+        let forgot = self.forget(&unit).await;
+        let text = match before.main_pid {
+            Some(pid) => format!("{unit} is {} since it was asked to stop, pid {pid}", seen.active_state),
+            None if quiet => format!("no Kafka of the broker ran here: {}", before.state()),
+            None => format!("{unit} is {} since it was asked to stop", seen.active_state),
+        };
+        Ok(match forgot {
+            Ok(()) => Note::new(text),
+            Err(problem) => Note::new(text).with("drop-in", problem),
+        })
+    }
+
+    /// What is left of the broker on this host: of its unit, or of anybody's.
+    async fn left_behind(&self, broker: BrokerId, unit: &str) -> Result<Vec<String>, Problem> {
+        let seen = self.bus.look(unit, self.timeout).await?;
+        let mut left = self.bus.processes(unit, self.timeout).await?;
+        if !seen.is_quiet() && left.is_empty() {
+            left.push(seen.state());
+        }
+        let what = format!("looking for processes of broker {broker}");
+        left.extend(self.files(&what, self.timeout, move |common| Others::of(common, broker)).await?.found);
+        Ok(left)
+    }
+
+    /// Takes the environment of the takeover away from a unit that was stopped on request.
+    async fn forget(&self, unit: &str) -> Result<(), Problem> {
+        let path = drop_in::path(&self.run_dir, unit);
+        let what = format!("removing {}", path.display());
+        if self.files(&what, self.timeout, move |_| drop_in::remove(&path)).await? {
+            self.bus.reload(self.timeout).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn prove_unit_stopped(&self, broker: BrokerId, ours: Epoch) -> Result<Proof, Problem> {
+        let unit = self.unit(broker)?;
+        let what = format!("taking the lock of broker {broker}");
+        let lock = move |common: &Common| {
+            let site = common.site(broker);
+            site.create()?;
+            // No agent is in the middle of a start while we look.
+            site.lock_start(PATIENCE)
+        };
+        let _lock = self.files(&what, self.timeout, lock).await?;
+        let boot = self.files("reading the boot id", self.timeout, |_| proc::boot_id()).await?;
+        let proof = |note: Note| Proof {
+            host: self.common.here.clone(),
+            by: DRIVER.to_owned(),
+            note: note.with("unit", &unit).with("boot", &boot),
+        };
+        let before = self.bus.look(&unit, self.timeout).await?;
+        if let Sight::Running(pid) = before.sight(true) {
+            // An agent that died right after it had started Kafka carries on: that Kafka is the one it means.
+            if self.epoch_of(broker, pid).await? == Some(ours) {
+                let text = format!("the only process of broker {broker} here is the one of this takeover");
+                return Ok(proof(Note::new(text).with("pid", pid).with("invocation", &before.invocation)));
+            }
+            return Err(Problem::Refused(format!(
+                "{}: let it recover, or stop it with `systemctl stop {unit}`",
+                before.state()
+            )));
+        }
+        if !before.is_quiet() {
+            return Err(Problem::Refused(format!(
+                "{}, so it may run at any moment: stop it with `systemctl stop {unit}`",
+                before.state()
+            )));
+        }
+        let processes = self.bus.processes(&unit, self.timeout).await?;
+        if !processes.is_empty() {
+            return Err(Problem::Refused(format!(
+                "{unit} is {}, and processes of it live on: {}; end them",
+                before.active_state,
+                processes.join("; ")
+            )));
+        }
+        let what = format!("looking for processes of broker {broker}");
+        let others = self.files(&what, self.timeout, move |common| Others::of(common, broker)).await?;
+        others.refuse(broker)?;
+        // It was looked at before the processes were: nothing may have begun in between.
+        let after = self.bus.look(&unit, self.timeout).await?;
+        if !after.is_quiet() || after.invocation != before.invocation {
+            return Err(Problem::Refused(format!(
+                "{unit} was started while it was looked at: {}",
+                after.state()
+            )));
+        }
+        let text = format!(
+            "{}: no main process, no job queued, nothing in its control group, and no process on this host works as \
+             broker {broker} or on its log dirs",
+            after.state()
+        );
+        Ok(proof(Note::new(text).with("result", &after.result)))
+    }
+}
+
+/// What is configured, and what marks a start as this takeover's.
+fn whole_environment(
+    common: &Common,
+    broker: BrokerId,
+    epoch: Epoch,
+    configured: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+    let marker = common.marker(broker).environment(epoch);
+    let mut environment = configured;
+    environment.extend(marker.into_iter().map(|(name, value)| (name.to_owned(), text(value))));
+    let properties = common.site(broker).properties();
+    environment.insert(drop_in::PROPERTIES.to_owned(), properties.to_string_lossy().into_owned());
+    environment
+}

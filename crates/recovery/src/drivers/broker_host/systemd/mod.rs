@@ -1,0 +1,197 @@
+//! `systemd`: runs Kafka as a unit of systemd, asked for over D-Bus.
+//!
+//! What counts is what systemd says of a job's end and of the unit, and what `/proc` shows: never the exit code of a
+//! command. Deliberately absent: any signal of our own, and any start that goes against a stop that somebody else has
+//! ordered.
+
+mod act;
+mod bus;
+mod check;
+mod drop_in;
+mod unit;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::common::Common;
+use super::problem::Problem;
+use super::user::User;
+use super::{BROKER, BrokerIdentity};
+use crate::drivers::off_path::{OffPathError, off_path};
+use crate::model::{BrokerId, Epoch, HostName};
+use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
+use bus::Bus;
+
+const DRIVER: &str = "systemd";
+
+/// Where drop-ins go that the next boot forgets.
+const RUN_DIR: &str = "/run/systemd/system";
+
+/// How Kafka is run on this host by the `systemd` driver.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SystemdConfig {
+    /// The unit that runs Kafka, such as `kafka@{broker}.service`. `{broker}` stands for the broker's id; with several
+    /// brokers it must be there. Its `ExecStart=` must use `${UNDERSTUDY_PROPERTIES}`, the path of the rendered
+    /// `server.properties`; `deploy/systemd` has one.
+    pub unit: String,
+    /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept.
+    pub template: PathBuf,
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host can read
+    /// it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named here.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The user that Kafka runs as: the same as `User=` of the unit. It must be the owner of the log dirs.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// How long a look at files, or an answer of systemd, may take. Storage that takes longer counts as dead.
+    #[serde(default = "ten_seconds", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+    /// How long the start of the unit may take, from its condition until systemd calls it started. With `Type=exec`, as in
+    /// `deploy/systemd`, Kafka's own start is not part of it.
+    #[serde(default = "two_minutes", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub start_timeout: Duration,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn two_minutes() -> Duration {
+    Duration::from_secs(120)
+}
+
+/// Runs brokers on this host as units.
+pub struct Systemd {
+    common: Arc<Common>,
+    bus: Bus,
+    /// The unit's name, with the placeholder.
+    unit: String,
+    environment: BTreeMap<String, String>,
+    run_dir: PathBuf,
+    timeout: Duration,
+    start_timeout: Duration,
+    /// The last words of each broker's last run, by the run: asking the journal is not cheap.
+    last_words: Mutex<BTreeMap<BrokerId, (String, String)>>,
+}
+
+impl Systemd {
+    /// Makes the driver from its section; `state_dir` is local and absolute, `here` is this host.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the configuration, as `key: what is wrong and what to do`.
+    pub fn new(
+        config: SystemdConfig,
+        here: HostName,
+        state_dir: PathBuf,
+        brokers: Vec<BrokerIdentity>,
+    ) -> Result<Self, Vec<String>> {
+        let mut problems = check::config(&config, brokers.len());
+        problems.extend(super::check::shared(
+            &config.template,
+            &config.environment,
+            config.timeout,
+            (&state_dir, &brokers),
+        ));
+        let user = config.user.as_deref().map(User::look_up).transpose();
+        let user = user.unwrap_or_else(|why| {
+            problems.push(format!("broker_host.user: {why}"));
+            None
+        });
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let template = config.template;
+        let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
+        Ok(Self {
+            common: Arc::new(Common { driver: DRIVER, here, state_dir, template, user, brokers }),
+            bus: Bus::new(None),
+            unit: config.unit,
+            environment: config.environment,
+            run_dir: RUN_DIR.into(),
+            timeout: config.timeout,
+            start_timeout: config.start_timeout,
+            last_words: Mutex::default(),
+        })
+    }
+
+    /// The broker's unit.
+    fn unit(&self, broker: BrokerId) -> Result<String, Problem> {
+        self.common.broker(broker)?;
+        Ok(self.unit.replace(BROKER, &broker.to_string()))
+    }
+
+    /// Looks at files away from the caller's thread, within `limit`. `what` names the look, and is its key.
+    async fn files<T: Send + 'static>(
+        &self,
+        what: &str,
+        limit: Duration,
+        f: impl FnOnce(&Common) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let common = Arc::clone(&self.common);
+        match off_path(what, limit, move || f(&common)).await {
+            Ok(result) => result,
+            Err(OffPathError::Hung { what, limit }) => {
+                Err(Problem::Unconfirmed { what: format!("{what} hangs"), limit })
+            }
+            Err(error) => Err(Problem::Io { what: what.to_owned(), source: std::io::Error::other(error) }),
+        }
+    }
+}
+
+#[async_trait]
+impl BrokerHost for Systemd {
+    fn name(&self) -> &'static str {
+        DRIVER
+    }
+
+    async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError> {
+        let action = format!("render server.properties of broker {broker}");
+        let render = self.files(&action, self.timeout, move |common| common.render(broker, epoch));
+        render.await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError> {
+        let action = format!("verify the log dirs of broker {broker}");
+        let cluster_id = cluster_id.map(str::to_owned);
+        let verify =
+            self.files(&action, self.timeout, move |common| common.verify(broker, cluster_id.as_deref()));
+        verify.await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError> {
+        let action = format!("start Kafka as broker {broker}");
+        self.start_unit(broker, epoch, proofs).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError> {
+        let action = format!("look at the unit of broker {broker}");
+        self.state_of_unit(broker).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("stop Kafka of broker {broker}");
+        self.stop_unit(broker, limit).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
+        let action = format!("prove that no Kafka of broker {broker} runs on this host");
+        self.prove_unit_stopped(broker, epoch).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>> {
+        self.look_around(broker).await
+    }
+}
