@@ -14,7 +14,7 @@ use crate::switch::Outlet;
 pub const LEDGER: &str = "/srv/ledger";
 
 /// Where every host with an agent has the directory that storage canaries write to: on the storage of the log dirs.
-const CANARY: &str = "/srv/kafka/canary";
+pub(crate) const CANARY: &str = "/srv/kafka/canary";
 
 /// Gives `host` what a standby needs: every broker's log dir and the ledger's directory.
 ///
@@ -152,7 +152,7 @@ fn guarded(node: &Node) -> Value {
     broker.into()
 }
 
-fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
+pub(crate) fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
     let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
     Table::from_iter(entries).into()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -287,6 +288,35 @@ impl Cluster {
             producer.poll(Duration::ZERO);
         }
         producer.flush(Duration::from_secs(300)).with_context(|| format!("cannot load {topic}"))
+    }
+
+    /// Has each partition of a topic on these brokers, and waits until it is on no other.
+    ///
+    /// # Errors
+    /// When Kafka's tool fails, or two minutes have passed.
+    pub fn reassign(&self, topic: &str, partitions: i32, replicas: &[i32]) -> Result<()> {
+        let wanted = |partition| serde_json::json!({ "topic": topic, "partition": partition, "replicas": replicas });
+        let partitions: Vec<_> = (0..partitions).map(wanted).collect();
+        let plan = self.artifacts.join("conf/reassignment.json");
+        fs::write(&plan, serde_json::json!({ "version": 1, "partitions": partitions }).to_string())?;
+        let (bootstrap, plan) = (self.bootstrap(), plan.display().to_string());
+        let arguments = ["--bootstrap-server", &bootstrap, "--reassignment-json-file", &plan, "--execute"];
+        let main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
+        let log4j = self.artifacts.join("conf/log4j2.properties");
+        let command = Kafka::home()?.command(&Jvm::quick("128m"), &log4j, main, &arguments);
+        let output = Command::new(&command[0]).args(&command[1..]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        eventually(&format!("{topic} to be on {replicas:?}"), Duration::from_secs(120), || {
+            let view = self.view()?;
+            for partition in view.partitions.iter().filter(|partition| partition.topic == topic) {
+                let (mut assigned, mut isr) = (partition.replicas.clone(), partition.isr.clone());
+                assigned.sort_unstable();
+                isr.sort_unstable();
+                ensure!(assigned == replicas && isr == replicas, "{partition:?}");
+            }
+            Ok(())
+        })
     }
 
     /// Starts a writer whose every acknowledgement is recorded.

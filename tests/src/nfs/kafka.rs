@@ -165,9 +165,24 @@ impl GuestAgent {
     /// # Errors
     /// When it cannot be run; its own failure is in the [`Output`].
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
+        self.guest.run(&self.command(arguments))
+    }
+
+    /// The command line of a command with the agent's configuration.
+    pub(crate) fn command<'c>(&'c self, arguments: &[&'c str]) -> Vec<&'c str> {
         let mut command = vec![self.binary.as_str(), "--config", CONFIG];
         command.extend(arguments);
-        self.guest.run(&command)
+        command
+    }
+
+    /// Changes the agent's configuration, for its next start and for commands.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn reconfigure(&self, change: impl FnOnce(&mut toml::Table)) -> Result<()> {
+        let mut config = self.guest.read(CONFIG)?.parse()?;
+        change(&mut config);
+        self.guest.write(CONFIG, config.to_string())
     }
 }
 

@@ -9,6 +9,7 @@ mod exec;
 mod guest;
 pub mod kafka;
 mod power;
+pub mod scenario;
 mod server;
 mod storage;
 

@@ -1,0 +1,60 @@
+//! The machine of a broker dies. Its lock is broken at the server, its successor does not wait for the lease; and when the
+//! machine comes back with Kafka enabled, it stays out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use e2e::nfs::kafka::UNIT;
+use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
+use e2e::scenario::{PATIENCE, VICTIM};
+use e2e::{eventually, story};
+
+#[test]
+fn a_dead_machine_is_replaced_at_once_and_stays_out() {
+    story("a_dead_machine_is_replaced_at_once_and_stays_out", |lab| {
+        let scenario = NfsScenario::begin(lab, &NfsSetup::default())?;
+        let (agent, home) = (scenario.agent(), scenario.home.guest());
+        // Topics that nobody else has a copy of: what `check` warns of, and `history` must not hide.
+        scenario.cluster.create_topic("alone", 6, 1, 1)?;
+        scenario.start_agents()?;
+        let warned = scenario.agent().cli(&["check"])?;
+        ensure!(warned.stdout.contains("have no other replica"), "{warned:?}");
+        ensure!(scenario.storage.owners("broker1") == ["b1"], "{:?}", scenario.storage.owners("broker1"));
+
+        scenario.recovered_after(|| home.crash())?;
+        scenario.decided(agent, "healthy")?;
+        scenario.ensure_runs_on(agent)?;
+        ensure!(scenario.storage.owners("broker1") == ["standby-1"], "{:?}", scenario.storage.owners("broker1"));
+        let history = scenario.note_phases(agent)?;
+        for word in ["ontap_export", "broke", "have no other replica"] {
+            ensure!(history.contains(word), "`history` does not say {word:?}:\n{history}");
+        }
+        let mount = agent.guest().sh("grep ' /srv/kafka/broker1 nfs4 ' /proc/mounts")?;
+        ensure!(mount.contains("vers=4.1") && mount.contains("hard"), "{mount}");
+
+        // It boots, and its units are enabled. Storage lets it in no more, and the ledger says why.
+        let begun = Instant::now();
+        home.power_on()?;
+        eventually("Kafka's unit to be skipped or to fail", PATIENCE, || {
+            let shown = home.sh(&format!("systemctl show {UNIT} -p ActiveState -p ConditionResult -p Result"))?;
+            let settled = shown.contains("ActiveState=inactive") || shown.contains("ActiveState=failed");
+            let jobs = home.sh("systemctl list-jobs --no-legend")?;
+            ensure!(settled && !jobs.contains(UNIT), "{shown}{jobs}");
+            Ok(())
+        })?;
+        lab.note(format!("b1 came back and stayed out after {:.1} s", begun.elapsed().as_secs_f64()));
+        let refused = scenario.home.cli(&["guard", "--broker", "1"])?;
+        let said = refused.stdout + &refused.stderr;
+        ensure!(refused.code != 0 && said.contains("standby-1"), "the guard lets it start: {said}");
+        let by_hand = home.run(&["systemctl", "start", UNIT])?;
+        ensure!(kafkas(home)?.is_empty(), "Kafka runs on the old host: {by_hand:?}");
+        let probe = home.run_within(Duration::from_secs(20), &["mount", "-t", "nfs4", &scenario.server.source("broker1"), "/mnt"])?;
+        let written = home.run_within(Duration::from_secs(20), &["touch", "/mnt/probe"])?;
+        ensure!(probe.code != 0 || written.code != 0, "the old host can write");
+        scenario.ensure_runs_on(agent)?;
+        ensure!(scenario.epochs()?.len() == 1, "one fault, one takeover");
+        ensure!(scenario.cluster.broker(VICTIM).context("the victim")?.home_name() == "b1");
+        scenario.verdict()?;
+        Ok(())
+    });
+}
