@@ -8,6 +8,8 @@ use crate::export::Storage;
 use crate::host::Host;
 use crate::kafka::{Cluster, Node, pid_file};
 use crate::lab::Lab;
+use crate::nfs::{Guest, NfsOntap, NfsServer};
+use crate::ontap::volume;
 use crate::switch::Outlet;
 
 /// Where every host with an agent has the ledger.
@@ -41,8 +43,54 @@ pub fn equip_home(lab: &Lab, cluster: &Cluster, home: &Host, ledger: Storage) ->
 /// # Errors
 /// When the fence agent has not been built.
 pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
-    let (host, state_dir) = (own.name(), "/srv/local/state");
-    let listen = format!("127.0.0.1:{HTTP_PORT}");
+    let mut config = base(cluster, own.name());
+    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home_name() == name);
+    let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
+    config
+        .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
+    config.insert("broker".to_owned(), cluster.brokers().iter().map(guarded).collect::<Vec<_>>().into());
+    Ok(config)
+}
+
+/// The configuration of the agent in the guest `own`, which guards every broker of `cluster` that is at home in a guest:
+/// mode `auto`, its log dir mounted from `server`, and those guests and `own` fenced by the rules of `storage` within
+/// `timeout`.
+///
+/// # Errors
+/// When the storage system does not know one of the guests.
+pub fn guest_config(
+    cluster: &Cluster,
+    own: &Guest,
+    server: &NfsServer,
+    storage: &NfsOntap,
+    timeout: &str,
+) -> Result<Table> {
+    let mut config = base(cluster, own.name());
+    set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
+    let nodes: Vec<&Node> = cluster.brokers().iter().filter(|node| node.guest().is_ok()).collect();
+    let host = |name: &str| table([("name", name)]);
+    let homes = nodes.iter().map(|node| node.home_name()).filter(|name| *name != own.name());
+    config.insert("host".to_owned(), homes.chain([own.name()]).map(host).collect::<Vec<_>>().into());
+    let broker = |node: &&Node| {
+        let mut broker = guarded(node);
+        let (source, target) = (server.source(&volume(node.id())), node.mount_point());
+        let options = "vers=4.1,proto=tcp,hard,noatime,nconnect=4";
+        let mount = table([("source", &source), ("target", &target), ("options", options)]);
+        let mut section = toml! { driver = "nfs" };
+        section.insert("mount".to_owned(), vec![mount].into());
+        if let Value::Table(broker) = &mut broker {
+            broker.insert("storage".to_owned(), section.into());
+        }
+        broker
+    };
+    config.insert("broker".to_owned(), nodes.iter().map(broker).collect::<Vec<_>>().into());
+    storage.login()?.configure(&mut config, own.address(), timeout)?;
+    Ok(config)
+}
+
+/// What is the same on every host: all but whom to fence and what to guard.
+fn base(cluster: &Cluster, host: &str) -> Table {
+    let (state_dir, listen) = ("/srv/local/state", format!("127.0.0.1:{HTTP_PORT}"));
     let bootstrap: Vec<String> = cluster.brokers().iter().map(|node| node.address().to_string()).collect();
     let controllers = cluster.controller_endpoints();
     let (command, template) = (cluster.command().to_vec(), cluster.template().display().to_string());
@@ -65,13 +113,7 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     set(&mut config, "ledger", "dir", LEDGER);
     set(&mut config, "broker_host", "command", command);
     set(&mut config, "broker_host", "template", template);
-
-    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home_name() == name);
-    let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
     config
-        .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
-    config.insert("broker".to_owned(), cluster.brokers().iter().map(guarded).collect::<Vec<_>>().into());
-    Ok(config)
 }
 
 /// Makes `config` that of an agent at a broker's home, which serves this broker and no other, and knows how the one is

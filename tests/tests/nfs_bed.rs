@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::history::WriteSpec;
-use e2e::kafka::ClusterSpec;
-use e2e::nfs::{Export, Guest, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
-use e2e::{Lab, eventually, story};
+use e2e::kafka::{Cluster, ClusterSpec};
+use e2e::nfs::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
+use e2e::{Lab, eventually, standby, story};
 use ontap_client::fake::Table;
 use ontap_client::{Auth, Client, Fingerprint, LockQuery, Tls};
 use tokio::runtime::Runtime;
@@ -38,10 +38,8 @@ fn two_guests(lab: &Lab) -> Result<(NfsBed, [Arc<Guest>; 2], Arc<NfsServer>)> {
     let bed = NfsBed::open(lab)?;
     let server = bed.server(lab, vec![Export::to("v", &["10.77.0.111", "10.77.0.112"])])?;
     let begin = Instant::now();
-    let guests = [
-        bed.prepare_guest("g1", "10.77.0.111", &SMALL)?,
-        bed.prepare_guest("g2", "10.77.0.112", &SMALL)?,
-    ];
+    let guests =
+        [bed.prepare_guest("g1", "10.77.0.111", &SMALL)?, bed.prepare_guest("g2", "10.77.0.112", &SMALL)?];
     guests.iter().try_for_each(|guest| guest.power_on())?;
     guests.iter().try_for_each(|guest| guest.wait_up())?;
     lab.note(format!("two guests are up after {:.1} s", seconds(begin)));
@@ -228,6 +226,25 @@ fn the_storage_system_speaks_for_the_server() {
     });
 }
 
+/// A second guest runs the agent as a unit, and the agent sees all that it is to watch.
+fn a_standby_is_ready(lab: &Lab, bed: &NfsBed, cluster: &Cluster, server: &Arc<NfsServer>) -> Result<()> {
+    let spec = GuestSpec { memory_mib: 500, client_id: None };
+    let standby = bed.guest("standby-1", "10.77.0.31", &spec)?;
+    let storage =
+        NfsOntap::start(lab, server, &[("broker1", ("b1", cluster.broker(1)?.guest()?.address()))])?;
+    storage.plug_in("standby-1", standby.address())?;
+    let mut config = standby::guest_config(cluster, &standby, server, &storage, "30s")?;
+    config.insert("mode".to_owned(), "observe".into());
+    let begin = Instant::now();
+    let agent = GuestAgent::install(&standby, server, &config.to_string())?;
+    agent.start()?;
+    agent.wait_ready(SOON)?;
+    lab.note(format!("the agent in standby-1 is ready after {:.1} s", seconds(begin)));
+    let status = agent.cli(&["status"])?;
+    ensure!(status.code == 0 && status.stdout.contains("b1"), "{status:?}");
+    standby.crash()
+}
+
 /// A broker in a guest, the others on namespace hosts, under load: the machine dies, and comes back.
 #[test]
 fn a_broker_runs_in_a_guest() {
@@ -249,6 +266,8 @@ fn a_broker_runs_in_a_guest() {
             ensure!(held.iter().any(|lock| lock.export == "broker1"), "{held:?}");
             Ok(())
         })?;
+
+        a_standby_is_ready(lab, &bed, &cluster, &server)?;
 
         cluster.create_topic("t", 6, 3, 2)?;
         let writer = cluster.write(WriteSpec::steady("t", 6, 200))?;

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::preflight::{self, Scope};
-use crate::{kafka, nfs_bed};
 use crate::workspace::{Profile, Programs, Workspace};
+use crate::{kafka, nfs_bed};
 
 /// The surroundings of package `e2e`.
 pub(crate) struct Bed {

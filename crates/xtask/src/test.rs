@@ -120,7 +120,8 @@ impl Runner {
 
     /// Kafka, the agent and the bed's own programs.
     fn bed(&self, report: &mut Report) -> Option<Bed> {
-        report.part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev))
+        report
+            .part("kafka and agent", |_| Bed::prepare(&self.workspace, &["understudy", "e2e"], Profile::Dev))
     }
 
     fn stories(&self, report: &mut Report, nextest: &Path, bed: Option<&Bed>) {
@@ -128,9 +129,7 @@ impl Runner {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;
         };
-        report.part("stories", |tally| {
-            self.tell(nextest, tally, bed, "package(e2e) & not binary(/^nfs_/)")
-        });
+        report.part("stories", |tally| self.tell(nextest, tally, bed, "package(e2e) & not binary(/^nfs_/)"));
         if self.filter.is_some() {
             report.skip("fault marathon", "a filter was given");
         } else {
@@ -147,9 +146,7 @@ impl Runner {
             report.skip("NFS stories", "there are no hosts to run them on, see above");
             return;
         }
-        report.part("NFS stories", |tally| {
-            self.tell(nextest, tally, bed, "package(e2e) & binary(/^nfs_/)")
-        });
+        report.part("NFS stories", |tally| self.tell(nextest, tally, bed, "package(e2e) & binary(/^nfs_/)"));
     }
 
     /// Runs the stories that `select` says.

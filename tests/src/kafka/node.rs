@@ -68,7 +68,9 @@ impl Node {
     pub fn guest(&self) -> Result<&Arc<Guest>> {
         match &self.home {
             Home::Guest(guest) => Ok(guest),
-            Home::Host(host) => bail!("node {} is at home on host {}, which is no guest", self.id, host.name()),
+            Home::Host(host) => {
+                bail!("node {} is at home on host {}, which is no guest", self.id, host.name())
+            }
         }
     }
 

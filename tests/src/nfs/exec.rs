@@ -78,8 +78,11 @@ pub(super) fn ask(guest: Ipv4Addr, input: &[u8], command: &[&[u8]], limit: Durat
     let mut request = vec![input];
     request.extend(command);
     send(&mut connection, &request)?;
-    let answer = receive(&mut connection).with_context(|| format!("no answer from the guest in {limit:?}"))?;
-    let [code, stdout, stderr] = answer.as_slice() else { anyhow::bail!("an answer of {} parts", answer.len()) };
+    let answer =
+        receive(&mut connection).with_context(|| format!("no answer from the guest in {limit:?}"))?;
+    let [code, stdout, stderr] = answer.as_slice() else {
+        anyhow::bail!("an answer of {} parts", answer.len())
+    };
     Ok(Output {
         code: std::str::from_utf8(code)?.parse()?,
         stdout: String::from_utf8_lossy(stdout).into_owned(),

@@ -45,6 +45,7 @@ pub struct Guest {
     kernel: PathBuf,
     arguments: Vec<String>,
     console: PathBuf,
+    umid: PathBuf,
     power: Mutex<Option<Power>>,
 }
 
@@ -70,6 +71,7 @@ impl Guest {
             kernel,
             arguments,
             console,
+            umid: bed.umid.join(name),
             power: Mutex::default(),
         })
     }
@@ -113,10 +115,14 @@ impl Guest {
     /// When its kernel cannot be started.
     pub fn power_on(&self) -> Result<()> {
         let mut power = self.power();
-        if let Some(running) = power.as_mut() {
-            if running.is_on()? {
-                return Ok(());
-            }
+        if let Some(running) = power.as_mut()
+            && running.is_on()?
+        {
+            return Ok(());
+        }
+        // Of an earlier life, which would be taken for another guest of this name.
+        if self.umid.exists() {
+            std::fs::remove_dir_all(&self.umid)?;
         }
         let on = Power::on(&self.kernel, &self.arguments, &self.console);
         *power = Some(on.with_context(|| format!("guest {} does not come up", self.name))?);
@@ -206,7 +212,8 @@ impl Guest {
     /// When it fails.
     pub fn sh(&self, script: &str) -> Result<String> {
         let output = self.run(&["sh", "-c", script])?;
-        let failed = || format!("{script:?} on {} failed ({}): {}", self.name, output.code, output.stderr.trim());
+        let failed =
+            || format!("{script:?} on {} failed ({}): {}", self.name, output.code, output.stderr.trim());
         ensure!(output.code == 0, failed());
         Ok(output.stdout)
     }
@@ -216,7 +223,8 @@ impl Guest {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) -> Result<()> {
-        let script = "mkdir -p \"$(dirname \"$0\")\" && cat >\"$0.new\" && mv \"$0.new\" \"$0\" && sync \"$0\"";
+        let script =
+            "mkdir -p \"$(dirname \"$0\")\" && cat >\"$0.new\" && mv \"$0.new\" \"$0\" && sync \"$0\"";
         let output = self.ask(COMMAND, content.as_ref(), &["sh", "-c", script, path])?;
         ensure!(output.code == 0, "cannot write {path} on {}: {}", self.name, output.stderr.trim());
         Ok(())
@@ -292,7 +300,9 @@ fn arguments(
         "con0=null,fd:1".to_owned(),
         "quiet".to_owned(),
         "selinux=0".to_owned(),
-        format!("vec0:transport=tap,ifname=t-{name},depth=64,gro=1,mac=02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"),
+        format!(
+            "vec0:transport=tap,ifname=t-{name},depth=64,gro=1,mac=02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"
+        ),
         format!("vec1:transport=tap,ifname=m-{name},depth=64,gro=1"),
         "net.ifnames=0".to_owned(),
         format!("systemd.hostname={name}"),

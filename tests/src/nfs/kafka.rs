@@ -61,7 +61,8 @@ pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &s
 pub(crate) fn install(lab: &Lab, home: &GuestHome, node: &Node) -> Result<()> {
     let target = node.mount_point();
     mount_at_boot(&home.guest, &home.server, &volume(node.id()), &target)?;
-    let log = lab.artifacts().canonicalize()?.join(format!("logs/{}-kafka-{}.log", home.guest.name(), node.id()));
+    let log =
+        lab.artifacts().canonicalize()?.join(format!("logs/{}-kafka-{}.log", home.guest.name(), node.id()));
     let command = node.command.iter().map(|word| quoted(word)).collect::<Result<Vec<_>>>()?.join(" ");
     let address = node.address().ip();
     // The address comes after every condition, so that a broker that may not start does not take it.

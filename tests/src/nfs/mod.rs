@@ -59,7 +59,9 @@ impl NfsBed {
     pub fn open(lab: &Lab) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "guests and their NFS server take root");
         let bed = env::var_os(BED).map(PathBuf::from).with_context(|| {
-            format!("{BED} is not set: run the stories through `cargo xtask test --tier nfs`, which builds it")
+            format!(
+                "{BED} is not set: run the stories through `cargo xtask test --tier nfs`, which builds it"
+            )
         })?;
         let parts = Parts { linux: bed.join("linux"), image: bed.join("root.ext4"), root: bed.join("root") };
         // A guest's memory is a file there, which must not outlive the story however that ends.

@@ -76,7 +76,13 @@ impl NfsServer {
         for export in &exports {
             fs::create_dir_all(storage.join(&export.name))?;
         }
-        let server = Self { host, storage, exports: Mutex::new(exports), process: Mutex::default(), stalled: AtomicBool::default() };
+        let server = Self {
+            host,
+            storage,
+            exports: Mutex::new(exports),
+            process: Mutex::default(),
+            stalled: AtomicBool::default(),
+        };
         server.furnish(root)?;
         server.write_config()?;
         server.serve()?;
@@ -151,11 +157,7 @@ impl NfsServer {
         }
         self.write_config()?;
         let expression = format!("string:EXPORT(Export_Id={id})");
-        self.call(
-            "ExportMgr",
-            "exportmgr.UpdateExport",
-            &["string:/etc/ganesha/ganesha.conf", &expression],
-        )?;
+        self.call("ExportMgr", "exportmgr.UpdateExport", &["string:/etc/ganesha/ganesha.conf", &expression])?;
         let now = self.who_may_mount(export)?;
         let wanted: BTreeSet<String> = clients.iter().map(|client| with_prefix(client)).collect();
         ensure!(now == wanted, "the NFS server lets {now:?} mount {export} instead of {wanted:?}");
@@ -286,7 +288,8 @@ impl NfsServer {
 
     fn call(&self, object: &str, method: &str, arguments: &[&str]) -> Result<String> {
         let (object, method) = (format!("/org/ganesha/nfsd/{object}"), format!("org.ganesha.nfsd.{method}"));
-        let mut command = vec!["chroot", ROOT, "dbus-send", "--system", "--print-reply", "--reply-timeout=20000"];
+        let mut command =
+            vec!["chroot", ROOT, "dbus-send", "--system", "--print-reply", "--reply-timeout=20000"];
         command.extend(["--dest=org.ganesha.nfsd", &object, &method]);
         command.extend(arguments);
         let output = self.host.run(&command)?;
@@ -296,7 +299,10 @@ impl NfsServer {
 
     fn write_config(&self) -> Result<()> {
         let text = config(self.address(), &lock(&self.exports));
-        let path = format!("/proc/{}/root{ROOT}/etc/ganesha/ganesha.conf", self.host.first_process()?.as_raw_nonzero());
+        let path = format!(
+            "/proc/{}/root{ROOT}/etc/ganesha/ganesha.conf",
+            self.host.first_process()?.as_raw_nonzero()
+        );
         fs::write(&path, text).with_context(|| format!("cannot write {path}"))
     }
 }

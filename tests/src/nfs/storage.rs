@@ -229,14 +229,14 @@ impl Storage {
         })
     }
 
-    fn show_locks(
-        &self,
-        state: &mut State,
-        allowed: &BTreeMap<&String, BTreeSet<Ipv4Addr>>,
-    ) -> Result<()> {
+    fn show_locks(&self, state: &mut State, allowed: &BTreeMap<&String, BTreeSet<Ipv4Addr>>) -> Result<()> {
         let held = self.server.locks(LOCK)?;
-        let gone: Vec<String> =
-            state.shown.iter().filter(|(_, (lock, _))| !held.contains(lock)).map(|(uuid, _)| uuid.clone()).collect();
+        let gone: Vec<String> = state
+            .shown
+            .iter()
+            .filter(|(_, (lock, _))| !held.contains(lock))
+            .map(|(uuid, _)| uuid.clone())
+            .collect();
         for uuid in gone {
             self.fake.world(|world| world.remove(Table::Locks, &[("uuid", &uuid)]));
             state.shown.remove(&uuid);

@@ -17,8 +17,8 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const DEBIAN: &str = "http://deb.debian.org/debian";
 /// Installing two hundred packages takes a few minutes; a mirror that says nothing, for ever.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
-/// A guest's disk. What is not written takes no room.
-const DISK: &str = "4G";
+/// A guest's disk: twice what is on it. What is not written takes no room.
+const DISK: &str = "1536M";
 /// The C library and loader of the kernel's suite.
 const LIBRARIES: &[&str] = &["libc.so.6", "ld-linux-x86-64.so.2"];
 
@@ -72,7 +72,11 @@ fn fetch_from(suite: &str, staging: &Path, mirror: &str) -> Result<String> {
         apt.current_dir(area.join("debs"))
             .stdin(Stdio::null())
             .args(["--quiet=2", "-oDir::Etc::sourceparts=/dev/null", "-oAPT::Sandbox::User=root"])
-            .args(["-oAcquire::Retries=3", "-oAcquire::http::Timeout=60", "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false"])
+            .args([
+                "-oAcquire::Retries=3",
+                "-oAcquire::http::Timeout=60",
+                "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+            ])
             .arg(option("Dir::Etc::sourcelist", "sources.list"))
             .arg(option("Dir::State::lists", "lists"))
             .arg(option("Dir::State::status", "status"))
@@ -123,7 +127,10 @@ fn install_debian(staging: &Path, bed: &Path, mirror: &str) -> Result<()> {
     shell::run_within(LIMIT, &mut debootstrap).with_context(|| {
         let log = fs::read_to_string(staging.join("debootstrap.log")).unwrap_or_default();
         let last = log.lines().rev().take(5).collect::<Vec<_>>();
-        format!("cannot install Debian from {mirror}: {}", last.into_iter().rev().collect::<Vec<_>>().join("; "))
+        format!(
+            "cannot install Debian from {mirror}: {}",
+            last.into_iter().rev().collect::<Vec<_>>().join("; ")
+        )
     })
 }
 

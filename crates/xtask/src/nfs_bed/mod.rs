@@ -55,8 +55,8 @@ const FURNISH: &str = include_str!("../../nfs-bed/furnish");
 const PREFIX: &str = "nfs-bed-";
 /// The packages whose suite moves, by version and checksum.
 const PARTS: &str = "PARTS";
-/// In the format of sha256sum, so that a person can check it too.
-const MANIFEST: &str = "SHA256SUMS";
+/// In the format of b2sum, so that a person can check it too. It takes a quarter of the time of SHA-256.
+const MANIFEST: &str = "B2SUMS";
 
 /// Why this machine cannot run the NFS tier; `None` where it can.
 pub(crate) fn obstacle() -> Option<String> {
@@ -65,7 +65,9 @@ pub(crate) fn obstacle() -> Option<String> {
     }
     let uids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if uids.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"] {
-        return Some("root of a user namespace may not open files by handle, as an NFS server does".to_owned());
+        return Some(
+            "root of a user namespace may not open files by handle, as an NFS server does".to_owned(),
+        );
     }
     if !preflight::is_debian() {
         return Some("its guests are made with apt and debootstrap: run this on Debian 12".to_owned());
@@ -112,7 +114,8 @@ pub(crate) fn ensure() -> Result<PathBuf> {
 
 /// Everything of ours that the bed depends on.
 fn recipe() -> String {
-    let files: String = FILES.iter().map(|(path, mode, content)| format!("{path} {mode:o}\n{content}")).collect();
+    let files: String =
+        FILES.iter().map(|(path, mode, content)| format!("{path} {mode:o}\n{content}")).collect();
     let (packages, kernels) = (PACKAGES.join(" "), KERNEL_SUITES.join(" "));
     format!("{SUITE} {packages}\n{kernels}\n{files}{FURNISH}{}", include_str!("build.rs"))
 }
@@ -130,29 +133,34 @@ fn verify(home: &Path) -> Result<()> {
     let (parts, sums) = (read(PARTS)?, read(MANIFEST)?);
     let name = home.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ensure!(name == directory(&parts), "its parts are not those that its name says");
-    let listed: BTreeSet<&str> = sums.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
+    let listed: BTreeSet<String> = sums.lines().filter_map(listed).collect();
     for file in ["./linux", "./root.ext4"] {
         ensure!(listed.contains(file), "{file} is not among its files");
     }
-    let present = files(home)?;
-    let present: BTreeSet<&str> = present.lines().collect();
+    let present: BTreeSet<String> = files(home)?.lines().map(str::to_owned).collect();
     if let Some(file) = listed.symmetric_difference(&present).next() {
         bail!("{file} is missing, or does not belong there");
     }
-    let mut check = Command::new("sha256sum");
+    let mut check = Command::new("b2sum");
     shell::run(check.args(["--check", "--quiet", "--strict", MANIFEST]).current_dir(home))
         .context("a file is damaged")
+}
+
+/// The file that a line of b2sum is about. One that begins with a backslash has the name's own doubled.
+fn listed(line: &str) -> Option<String> {
+    let (_, name) = line.split_once("  ")?;
+    Some(if line.starts_with('\\') { name.replace("\\\\", "\\") } else { name.to_owned() })
 }
 
 /// Every file of a bed but its lists, relative to it.
 fn files(home: &Path) -> Result<String> {
     let mut find = Command::new("find");
-    let names = ["!", "-path", "./PARTS", "!", "-path", "./SHA256SUMS"];
+    let names = ["!", "-path", "./PARTS", "!", "-path", "./B2SUMS"];
     shell::stdout_of(find.args([".", "-type", "f"]).args(names).current_dir(home))
 }
 
 fn write_manifest(home: &Path) -> Result<()> {
-    let script = "find . -type f ! -path ./PARTS ! -path ./SHA256SUMS -print0 | sort -z | xargs -0 sha256sum";
+    let script = "find . -type f ! -path ./PARTS ! -path ./B2SUMS -print0 | sort -z | xargs -0 b2sum";
     let sums = shell::stdout_of(Command::new("sh").args(["-c", script]).current_dir(home))?;
     fs::write(home.join(MANIFEST), sums)?;
     Ok(())
@@ -166,7 +174,9 @@ mod tests {
     fn small_bed(cache: &Path) -> PathBuf {
         let home = cache.join(directory("kernel 7.2\n"));
         fs::create_dir_all(home.join("root/etc")).unwrap();
-        for (name, text) in [("linux", "kernel"), ("root.ext4", "image"), ("root/etc/fstab", "/")] {
+        for (name, text) in
+            [("linux", "kernel"), ("root.ext4", "image"), ("root/etc/fstab", "/"), ("root/a\\x2db", "")]
+        {
             fs::write(home.join(name), text).unwrap();
         }
         fs::write(home.join(PARTS), "kernel 7.2\n").unwrap();
