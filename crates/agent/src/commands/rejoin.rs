@@ -346,7 +346,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_may_still_hold_unwritten_pages_stays_fenced() {
-        let (fake, world) = host("standby-1");
+        let (fake, mut world) = host("standby-1");
+        let switch = world.ports.fences[&"kafka-1".into()].clone();
+        world.ports.fences.insert("standby-1".into(), switch);
         fake.truth().fenced.insert("standby-1".into());
         fake.truth().faults.insert("withdraw_storage", testing::Fault::Refuse);
         let mut refused = report(&world);

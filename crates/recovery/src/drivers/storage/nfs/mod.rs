@@ -367,6 +367,17 @@ impl Nfs {
     }
 }
 
+/// What to say of a mount namespace that is not the host's. Nothing, where that cannot be read.
+fn elsewhere(ours: Option<PathBuf>, hosts: Option<PathBuf>) -> &'static str {
+    match (ours, hosts) {
+        (Some(ours), Some(hosts)) if ours != hosts => {
+            "; WARNING: the agent runs in a mount namespace of its own, so that a Kafka which another unit runs does not \
+             see what it mounts. Take ProtectSystem=, PrivateTmp=, PrivateMounts= and their like out of the agent's unit"
+        }
+        _ => "",
+    }
+}
+
 /// One note of several, or the first error.
 fn join_notes(notes: Vec<Result<Note, StepError>>) -> Result<Note, StepError> {
     let notes = notes.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -411,7 +422,11 @@ impl Storage for Nfs {
 
     async fn check(&self) -> Result<Note, StepError> {
         self.check_helper().await?;
-        join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)
+        let mut note = join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)?;
+        // The kernel's own, which waits for nobody.
+        let of = |process: &str| fs::read_link(self.proc.join(process).join("ns/mnt")).ok();
+        note.text.push_str(elsewhere(of("self"), of("1")));
+        Ok(note)
     }
 
     async fn unlinks(&self) -> Result<Note, StepError> {

@@ -65,6 +65,14 @@ fn bad_values_are_reported_together() {
 }
 
 #[test]
+fn a_mount_namespace_of_the_agents_own_is_told() {
+    let of = |text: &str| Some(PathBuf::from(text));
+    assert!(elsewhere(of("mnt:[1]"), of("mnt:[2]")).contains("WARNING: "));
+    assert_eq!(elsewhere(of("mnt:[1]"), of("mnt:[1]")), "");
+    assert_eq!(elsewhere(of("mnt:[1]"), None), "");
+}
+
+#[test]
 fn mounts_in_namespaces_of_their_own() {
     run_ignored_tests_of(module_path!());
 }
