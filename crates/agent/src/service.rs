@@ -9,13 +9,17 @@ use std::time::{Duration, Instant};
 
 use recovery::status::Status;
 use sd_notify::NotifyState;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 /// Messages that wait for a service manager that does not read. Of more, the newest are dropped.
 const QUEUE: usize = 16;
 
 /// Of the time that the watchdog allows, the part after which it is fed again.
 const FED_IN: u32 = 4;
+
+/// How long the end waits for a manager that does not read.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The longest line that is told, in letters.
 const LINE: usize = 200;
@@ -36,7 +40,7 @@ pub enum Word {
 
 /// The way to the service manager. Telling never waits.
 #[derive(Debug, Clone)]
-pub struct Manager(SyncSender<Word>);
+pub struct Manager(SyncSender<(Word, Option<oneshot::Sender<()>>)>);
 
 impl Manager {
     /// The one that started this process, if any did; without one all is told to nobody.
@@ -51,12 +55,20 @@ impl Manager {
     /// Tells it.
     pub fn tell(&self, word: Word) {
         // A word that is lost is told again with a later snapshot.
-        let _ = self.0.try_send(word);
+        let _ = self.0.try_send((word, None));
+    }
+
+    /// Tells it that this is the end, and waits a little until that is told: the process ends after it.
+    pub async fn tell_the_end(&self) {
+        let (told, is_told) = oneshot::channel();
+        if self.0.try_send((Word::Stopping, Some(told))).is_ok() {
+            let _ = timeout(FAREWELL, is_told).await;
+        }
     }
 }
 
-fn pass_on(words: &Receiver<Word>) {
-    for word in words {
+fn pass_on(words: &Receiver<(Word, Option<oneshot::Sender<()>>)>) {
+    for (word, told) in words {
         let said = match &word {
             Word::Ready => sd_notify::notify(&[NotifyState::Ready]),
             Word::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
@@ -65,6 +77,10 @@ fn pass_on(words: &Receiver<Word>) {
         };
         if let Err(error) = said {
             tracing::debug!(%error, ?word, "the service manager was not told");
+        }
+        if let Some(told) = told {
+            // Whoever waited may have given up.
+            let _ = told.send(());
         }
     }
 }

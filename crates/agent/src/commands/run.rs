@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::http;
 use crate::orders::Desk;
-use crate::service::{self, Manager, Word};
+use crate::service::{self, Manager};
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
 use crate::world::World;
@@ -36,11 +36,8 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
     let follows = tokio::spawn(follows);
     let pages = tokio::spawn(http::serve(listener, status, metrics));
-    let asked = async {
-        asked_to_stop(terminate, interrupt).await;
-        manager.tell(Word::Stopping);
-    };
-    cycle.run(world.signals, asked).await;
+    cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
+    manager.tell_the_end().await;
     follows.abort();
     pages.abort();
     orders.abort();

@@ -63,6 +63,17 @@ impl Others {
     }
 }
 
+/// Whose a main process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Started for this epoch.
+    Of(Epoch),
+    /// Started by no takeover.
+    Nobodys,
+    /// It ended meanwhile.
+    Gone,
+}
+
 impl Systemd {
     pub(super) async fn start_unit(
         &self,
@@ -77,7 +88,10 @@ impl Systemd {
         loop {
             let seen = self.settled(&unit, until).await?;
             if let Sight::Running(pid) = seen.sight(true) {
-                self.refuse_unless_of(broker, epoch, &seen, pid).await?;
+                if !self.refuse_unless_of(broker, epoch, &seen, pid).await? {
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
                 let how = if asked.is_some() { "started" } else { "adopted what runs already:" };
                 let note = Note::new(format!("{how} {unit}, pid {pid}"))
                     .with("pid", pid)
@@ -110,10 +124,10 @@ impl Systemd {
                     let seen = self.settled(&unit, until).await?;
                     if seen.invocation == before.invocation && !matches!(seen.sight(true), Sight::Running(_))
                     {
-                        let why = if seen.conditions_held {
-                            "no reason is given"
+                        let why = if seen.result == "success" {
+                            "its ExecCondition= (`understudy guard`), or one of its Condition…= lines, said no".to_owned()
                         } else {
-                            "one of its Condition…= lines does not hold"
+                            self.why_it_ended(broker, &seen).await
                         };
                         return Err(Problem::Refused(format!(
                             "systemd calls the start done, and {}: {why}; see `systemctl status {unit}`",
@@ -192,34 +206,35 @@ impl Systemd {
         }
     }
 
-    /// What runs must be what this epoch started, by the environment of the process itself.
+    /// What runs must be what this epoch started, by the environment of the process itself. False: it ended meanwhile.
     async fn refuse_unless_of(
         &self,
         broker: BrokerId,
         epoch: Epoch,
         seen: &Unit,
         pid: i32,
-    ) -> Result<(), Problem> {
+    ) -> Result<bool, Problem> {
         let unit = &seen.name;
         match self.epoch_of(broker, pid).await? {
-            Some(theirs) if theirs == epoch && seen.active_state == "deactivating" => Err(Problem::Refused(
-                format!("somebody stops {unit} at this moment: see `systemctl list-jobs`"),
-            )),
-            Some(theirs) if theirs == epoch => Ok(()),
-            Some(theirs) if theirs > epoch => Err(Problem::Superseded { ours: epoch, theirs }),
+            Whose::Of(theirs) if theirs == epoch && seen.active_state == "deactivating" => Err(
+                Problem::Refused(format!("somebody stops {unit} at this moment: see `systemctl list-jobs`")),
+            ),
+            Whose::Of(theirs) if theirs == epoch => Ok(true),
+            Whose::Of(theirs) if theirs > epoch => Err(Problem::Superseded { ours: epoch, theirs }),
             // Another host may have owned the broker in between: what this one has in memory is stale.
-            Some(theirs) => Err(Problem::Refused(format!(
+            Whose::Of(theirs) => Err(Problem::Refused(format!(
                 "{unit} still runs since epoch {theirs}, pid {pid}: stop it with `systemctl stop {unit}`, wait until \
                  it is gone, and try again"
             ))),
-            None => Err(Problem::Refused(format!(
+            Whose::Gone => Ok(false),
+            Whose::Nobodys => Err(Problem::Refused(format!(
                 "{unit} runs, pid {pid}, and no takeover started it: stop it with `systemctl stop {unit}`, and try again"
             ))),
         }
     }
 
-    /// The epoch in the environment of a process; `None` if it has none although it had time to get it.
-    async fn epoch_of(&self, broker: BrokerId, pid: i32) -> Result<Option<Epoch>, Problem> {
+    /// The epoch in the environment of a process that had time to get it.
+    async fn epoch_of(&self, broker: BrokerId, pid: i32) -> Result<Whose, Problem> {
         let begun = Instant::now();
         loop {
             let what = format!("reading the environment of process {pid}");
@@ -229,8 +244,11 @@ impl Systemd {
             };
             let (epoch, gone) = self.files(&what, self.timeout, read).await?;
             // Between fork and exec it still has the environment of systemd itself.
-            if epoch.is_some() || gone || begun.elapsed() >= self.timeout {
-                return Ok(epoch);
+            match epoch {
+                Some(epoch) => return Ok(Whose::Of(epoch)),
+                None if gone => return Ok(Whose::Gone),
+                None if begun.elapsed() >= self.timeout => return Ok(Whose::Nobodys),
+                None => {}
             }
             sleep(LOOK_EVERY).await;
         }
@@ -376,7 +394,7 @@ impl Systemd {
         let before = self.bus.look(&unit, self.timeout).await?;
         if let Sight::Running(pid) = before.sight(true) {
             // An agent that died right after it had started Kafka carries on: that Kafka is the one it means.
-            if self.epoch_of(broker, pid).await? == Some(ours) {
+            if self.epoch_of(broker, pid).await? == Whose::Of(ours) {
                 let text = format!("the only process of broker {broker} here is the one of this takeover");
                 return Ok(proof(Note::new(text).with("pid", pid).with("invocation", &before.invocation)));
             }

@@ -37,6 +37,8 @@ trait Manager {
     async fn subscribe(&self) -> zbus::Result<()>;
     /// Reads the unit's files if need be.
     async fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+    /// Keeps the unit in memory for as long as we are connected, so that what became of it can be read.
+    async fn ref_unit(&self, name: &str) -> zbus::Result<()>;
     /// Queues a start; the answer is the job.
     async fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     /// Queues a stop; the answer is the job.
@@ -166,7 +168,15 @@ impl Bus {
         let name = unit.to_owned();
         let list = move |manager: ManagerProxy<'static>| {
             let name = name.clone();
-            async move { manager.get_unit_processes(&name).await }
+            async move {
+                match manager.get_unit_processes(&name).await {
+                    // It forgets units from which nothing can come: no state, no job, no process.
+                    Err(error) if name_of(&error).is_some_and(|name| name.ends_with(".NoSuchUnit")) => {
+                        Ok(Vec::new())
+                    }
+                    found => found,
+                }
+            }
         };
         let found = self.ask(&format!("list the processes of {unit}"), limit, list).await?;
         Ok(found.into_iter().map(|(_, pid, command)| format!("{pid} ({command})")).collect())
@@ -219,7 +229,12 @@ impl Bus {
             _ => {}
         }
         let job = match verb {
-            Verb::Start => manager.start_unit(unit, "fail").await?,
+            Verb::Start => {
+                if let Err(error) = manager.ref_unit(unit).await {
+                    tracing::debug!(unit, %error, "systemd may forget why a start failed");
+                }
+                manager.start_unit(unit, "fail").await?
+            }
             Verb::Stop => manager.stop_unit(unit, "replace").await?,
         };
         let mut gone = false;

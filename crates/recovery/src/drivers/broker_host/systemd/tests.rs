@@ -187,7 +187,7 @@ async fn a_start_that_fails_says_why_and_may_be_tried_again() {
             OnStart::Skipped,
             "`skipped`: kafka@1.service ended with result `exec-condition` (its ExecCondition= said no)",
         ),
-        (OnStart::NotMet, "one of its Condition…= lines does not hold"),
+        (OnStart::NotMet, "said no"),
         (OnStart::Denied, "run the agent as root"),
     ] {
         bed.fake.machine().on_start = on_start;

@@ -20,8 +20,6 @@ pub(super) struct Unit {
     pub(super) job: Option<u32>,
     /// This run of the unit, in hexadecimal; empty if it never ran.
     pub(super) invocation: String,
-    /// Whether every `Condition…=` held at the last start.
-    pub(super) conditions_held: bool,
     pub(super) triggered_by: Vec<String>,
     pub(super) drop_ins: Vec<String>,
     pub(super) kind: String,
@@ -84,7 +82,6 @@ impl Unit {
             needs_reload: truth(unit.get("NeedDaemonReload")),
             job: job(unit.get("Job")),
             invocation: hexadecimal(unit.get("InvocationID")),
-            conditions_held: truth(unit.get("ConditionResult")),
             triggered_by: texts(unit.get("TriggeredBy")),
             drop_ins: texts(unit.get("DropInPaths")),
             kind: any(service, "Type"),

@@ -140,6 +140,15 @@ fn locked(machine: &Shared) -> MutexGuard<'_, Machine> {
     machine.lock().unwrap()
 }
 
+/// systemd's own errors.
+#[derive(Debug, zbus::DBusError)]
+#[zbus(prefix = "org.freedesktop.systemd1")]
+enum Refusal {
+    #[zbus(error)]
+    ZBus(zbus::Error),
+    NoSuchUnit(String),
+}
+
 struct Manager(Shared);
 
 fn job_path(id: u32) -> OwnedObjectPath {
@@ -226,10 +235,18 @@ impl Manager {
         locked(&self.0).reload();
     }
 
-    fn get_unit_processes(&self, _name: &str) -> Vec<(String, u32, String)> {
+    fn ref_unit(&self, name: &str) {
+        assert_eq!(name, UNIT);
+    }
+
+    fn get_unit_processes(&self, name: &str) -> Result<Vec<(String, u32, String)>, Refusal> {
         let machine = locked(&self.0);
+        // As systemd does with a unit that it has no reason to remember.
+        if machine.active == "inactive" && machine.job == 0 && machine.control_group.is_empty() {
+            return Err(Refusal::NoSuchUnit(format!("Unit {name} not loaded.")));
+        }
         let main = machine.main.iter().map(|main| ("/k".to_owned(), main.id(), "sleep".to_owned()));
-        main.chain(machine.control_group.clone()).collect()
+        Ok(main.chain(machine.control_group.clone()).collect())
     }
 
     #[zbus(signal)]
