@@ -53,11 +53,10 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
 }
 
 /// The configuration of the agent in the guest `own`, which guards every broker of `cluster` that is at home in a guest:
-/// mode `auto`, its log dir mounted from `server`, and those guests and `own` fenced by the rules of `storage` within
-/// `timeout`.
+/// mode `auto`, its log dir mounted from `server`, and every host that `storage` knows fenced by its rules within `timeout`.
 ///
 /// # Errors
-/// When the storage system does not know one of the guests.
+/// When the storage system has no certificate.
 pub fn guest_config(
     cluster: &Cluster,
     own: &Guest,
@@ -69,8 +68,8 @@ pub fn guest_config(
     set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
     let nodes: Vec<&Node> = cluster.brokers().iter().filter(|node| node.guest().is_ok()).collect();
     let host = |name: &str| table([("name", name)]);
-    let homes = nodes.iter().map(|node| node.home_name()).filter(|name| *name != own.name());
-    config.insert("host".to_owned(), homes.chain([own.name()]).map(host).collect::<Vec<_>>().into());
+    config
+        .insert("host".to_owned(), storage.hosts().iter().map(|name| host(name)).collect::<Vec<_>>().into());
     let broker = |node: &&Node| {
         let mut broker = guarded(node);
         let (source, target) = (server.source(&volume(node.id())), node.mount_point());
@@ -194,7 +193,7 @@ fn guarded(node: &Node) -> Value {
     broker.into()
 }
 
-pub(crate) fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
+fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
     let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
     Table::from_iter(entries).into()
 }

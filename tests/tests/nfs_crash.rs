@@ -24,7 +24,11 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         scenario.recovered_after(|| home.crash())?;
         scenario.decided(agent, "healthy")?;
         scenario.ensure_runs_on(agent)?;
-        ensure!(scenario.storage.owners("broker1") == ["standby-1"], "{:?}", scenario.storage.owners("broker1"));
+        ensure!(
+            scenario.storage.owners("broker1") == ["standby-1"],
+            "{:?}",
+            scenario.storage.owners("broker1")
+        );
         let history = scenario.note_phases(agent)?;
         for word in ["ontap_export", "broke", "have no other replica"] {
             ensure!(history.contains(word), "`history` does not say {word:?}:\n{history}");
@@ -36,7 +40,8 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         let begun = Instant::now();
         home.power_on()?;
         eventually("Kafka's unit to be skipped or to fail", PATIENCE, || {
-            let shown = home.sh(&format!("systemctl show {UNIT} -p ActiveState -p ConditionResult -p Result"))?;
+            let shown =
+                home.sh(&format!("systemctl show {UNIT} -p ActiveState -p ConditionResult -p Result"))?;
             let settled = shown.contains("ActiveState=inactive") || shown.contains("ActiveState=failed");
             let jobs = home.sh("systemctl list-jobs --no-legend")?;
             ensure!(settled && !jobs.contains(UNIT), "{shown}{jobs}");
@@ -48,7 +53,10 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         ensure!(refused.code != 0 && said.contains("standby-1"), "the guard lets it start: {said}");
         let by_hand = home.run(&["systemctl", "start", UNIT])?;
         ensure!(kafkas(home)?.is_empty(), "Kafka runs on the old host: {by_hand:?}");
-        let probe = home.run_within(Duration::from_secs(20), &["mount", "-t", "nfs4", &scenario.server.source("broker1"), "/mnt"])?;
+        let probe = home.run_within(
+            Duration::from_secs(20),
+            &["mount", "-t", "nfs4", &scenario.server.source("broker1"), "/mnt"],
+        )?;
         let written = home.run_within(Duration::from_secs(20), &["touch", "/mnt/probe"])?;
         ensure!(probe.code != 0 || written.code != 0, "the old host can write");
         scenario.ensure_runs_on(agent)?;

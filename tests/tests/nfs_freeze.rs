@@ -16,7 +16,10 @@ fn what_a_thawed_machine_still_wants_to_write_is_refused() {
         scenario.start_agents()?;
         scenario.recovered_after(|| {
             let dirty = home.sh("grep -E '^(Dirty|Writeback):' /proc/meminfo")?;
-            lab.note(format!("b1 stands still with {}", dirty.split_whitespace().collect::<Vec<_>>().join(" ")));
+            lab.note(format!(
+                "b1 stands still with {}",
+                dirty.split_whitespace().collect::<Vec<_>>().join(" ")
+            ));
             home.freeze()
         })?;
         scenario.decided(agent, "healthy")?;

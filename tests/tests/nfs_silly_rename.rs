@@ -13,12 +13,18 @@ const TOPIC: &str = "moved";
 #[test]
 fn partitions_leave_a_broker_on_nfs() {
     story("partitions_leave_a_broker_on_nfs", |lab| {
-        let scenario = NfsScenario::begin(lab, &NfsSetup { properties: &[("log.segment.delete.delay.ms", "1000")], ..NfsSetup::default() })?;
+        let scenario = NfsScenario::begin(
+            lab,
+            &NfsSetup { properties: &[("log.segment.delete.delay.ms", "1000")], ..NfsSetup::default() },
+        )?;
         let (cluster, home) = (&scenario.cluster, scenario.home.guest());
         let before = kafkas(home)?;
         // What the probe says of this mount, before anything is risked.
         let said = scenario.home.cli(&["check"])?.stdout;
-        let verdict = said.lines().find(|line| line.contains("silly")).context("`check` says nothing of silly renames")?;
+        let verdict = said
+            .lines()
+            .find(|line| line.contains("silly"))
+            .context("`check` says nothing of silly renames")?;
         lab.note(verdict.trim());
 
         cluster.create_topic(TOPIC, 4, 2, 1)?;
@@ -29,7 +35,9 @@ fn partitions_leave_a_broker_on_nfs() {
         })?;
         let dir = scenario.server.directory("broker1");
         let mine = || -> std::io::Result<Vec<String>> {
-            let names = std::fs::read_dir(&dir)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+            let names = std::fs::read_dir(&dir)?
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned());
             Ok(names.filter(|name| name.starts_with("moved-")).collect())
         };
         cluster.reassign(TOPIC, 4, &[1, 2])?;
@@ -45,9 +53,16 @@ fn partitions_leave_a_broker_on_nfs() {
             Ok(())
         });
         lab.note(format!("files renamed instead of removed: {}", if seen { "seen" } else { "none seen" }));
-        lab.note(format!("directories of the partitions: {}", if gone.is_ok() { "removed" } else { "left behind" }));
+        lab.note(format!(
+            "directories of the partitions: {}",
+            if gone.is_ok() { "removed" } else { "left behind" }
+        ));
         let offline = home.sh("journalctl --unit=kafka --no-pager | grep -c 'LogDirFailure' || true")?;
-        lab.note(format!("Kafka on NFS {}; log dir failures: {}", if kafkas(home)? == before { "lives" } else { "has died" }, offline.trim()));
+        lab.note(format!(
+            "Kafka on NFS {}; log dir failures: {}",
+            if kafkas(home)? == before { "lives" } else { "has died" },
+            offline.trim()
+        ));
         // Whatever became of the broker, what was acknowledged is there.
         let history = writer.stop()?;
         cluster.verify(&[&history])?.ensure_clean()?;

@@ -17,7 +17,7 @@ use crate::{chaos, conformance, nfs_bed, shell, sim, tools};
 /// against the fake, every story on a real Kafka, a short fault marathon, and the stories on real NFS.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this tier; without it, all.
+    /// Only this tier; without it, all but `nfs`.
     #[arg(long)]
     tier: Option<Tier>,
     /// Only tests with this in their names; then nothing but tests is run.
@@ -38,7 +38,7 @@ enum Tier {
 /// Runs the command. Something that failed is in the exit code; an error is what kept us from trying.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wants = |tier| args.tier.is_none_or(|only| only == tier);
-    let (unit, netns, nfs) = (wants(Tier::Unit), wants(Tier::Netns), wants(Tier::Nfs));
+    let (unit, netns, nfs) = (wants(Tier::Unit), wants(Tier::Netns), args.tier == Some(Tier::Nfs));
     let obstacle = nfs_bed::obstacle().filter(|_| nfs);
     if let (Some(why), Some(Tier::Nfs)) = (&obstacle, args.tier) {
         return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match obstacle {
         Some(why) => report.skip("NFS stories", why),
         None if nfs => runner.nfs_stories(&mut report, &nextest, bed.as_mut()),
-        None => report.skip("NFS stories", "another --tier was given"),
+        // A story that hangs now and then, and nobody knows why, would hide what the others say.
+        None => report
+            .skip("NFS stories", "they are not part of this yet: `cargo xtask test --tier nfs` runs them"),
     }
     conclude(&report, runner.filter.as_deref())
 }

@@ -295,7 +295,8 @@ impl Cluster {
     /// # Errors
     /// When Kafka's tool fails, or two minutes have passed.
     pub fn reassign(&self, topic: &str, partitions: i32, replicas: &[i32]) -> Result<()> {
-        let wanted = |partition| serde_json::json!({ "topic": topic, "partition": partition, "replicas": replicas });
+        let wanted =
+            |partition| serde_json::json!({ "topic": topic, "partition": partition, "replicas": replicas });
         let partitions: Vec<_> = (0..partitions).map(wanted).collect();
         let plan = self.artifacts.join("conf/reassignment.json");
         fs::write(&plan, serde_json::json!({ "version": 1, "partitions": partitions }).to_string())?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
@@ -13,13 +13,12 @@ use toml::{Table, Value, toml};
 
 use super::kafka::{LEDGER_EXPORT, UNIT, mount_at_boot};
 use super::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
-use crate::agent::HTTP_PORT;
 use crate::history::{History, WriteSpec, Writer};
 use crate::host::Output;
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
 use crate::ontap::volume;
 use crate::scenario::{PATIENCE, TOPIC, VICTIM};
-use crate::standby::{CANARY, LEDGER, set, table};
+use crate::standby::{CANARY, guest_config, set};
 use crate::{Lab, eventually};
 
 /// The partitions of the topic that is written to all the time.
@@ -36,15 +35,13 @@ pub struct NfsSetup {
     pub standbys: u8,
     /// Whether all agents keep a canary on the server.
     pub canary: bool,
-    /// Further exports, which every host may mount.
-    pub exports: &'static [&'static str],
     /// What differs in the brokers' properties.
     pub properties: &'static [(&'static str, &'static str)],
 }
 
 impl Default for NfsSetup {
     fn default() -> Self {
-        Self { standbys: 1, canary: false, exports: &[], properties: &[] }
+        Self { standbys: 1, canary: false, properties: &[] }
     }
 }
 
@@ -72,8 +69,8 @@ impl<'a> NfsScenario<'a> {
     /// When something does not come up.
     pub fn begin(lab: &'a Lab, setup: &NfsSetup) -> Result<Self> {
         let bed = NfsBed::open(lab)?;
-        let mut exports = vec![Export::to(&volume(VICTIM), &[HOME]), Export::to_all(LEDGER_EXPORT)];
-        exports.extend([CANARY_EXPORT].iter().chain(setup.exports).map(|name| Export::to_all(name)));
+        let [ledger, canaries] = [LEDGER_EXPORT, CANARY_EXPORT].map(Export::to_all);
+        let exports = vec![Export::to(&volume(VICTIM), &[HOME]), ledger, canaries];
         let server = bed.server(lab, exports)?;
         let guests = boot(lab, &bed, setup)?;
         let (home, others) = guests.split_first().context("no guests")?;
@@ -86,9 +83,7 @@ impl<'a> NfsScenario<'a> {
         others.iter().try_for_each(|guest| storage.plug_in(guest.name(), guest.address()))?;
 
         let install = |(place, guest): (usize, &Arc<Guest>)| -> Result<GuestAgent> {
-            let all = others.iter().chain([home]);
-            let mut config = config(&cluster, &server, guest, all.map(|guest| guest.name()))?;
-            storage.login()?.configure(&mut config, guest.address(), FENCE)?;
+            let mut config = guest_config(&cluster, guest, &server, &storage, FENCE)?;
             set(&mut config, "standby", "rank", 10 * (i64::try_from(place)? + 1));
             if setup.canary {
                 mount_at_boot(guest, &server, CANARY_EXPORT, CANARY)?;
@@ -160,6 +155,24 @@ impl<'a> NfsScenario<'a> {
             ensure!(found["decision"] == decision, "{found}");
             Ok(found)
         })
+        .inspect_err(|_| self.keep_what_hangs())
+    }
+
+    /// Keeps with the artifacts what the guests' processes wait for in the kernel, and what their NFS clients wait for.
+    fn keep_what_hangs(&self) {
+        let script = "for t in /proc/[0-9]*/task/*; do s=$(cut -d' ' -f3 $t/stat); [ \"$s\" = D ] || continue; \
+                      echo \"$t $(cat $t/comm) $(cat $t/wchan)\"; cat $t/stack; done; \
+                      mount -t debugfs debugfs /sys/kernel/debug; cat /sys/kernel/debug/sunrpc/rpc_clnt/*/tasks; \
+                      cat /proc/self/mountstats";
+        for guest in
+            self.standbys.iter().chain([&self.home]).map(GuestAgent::guest).filter(|guest| guest.is_on())
+        {
+            let said = guest.run_within(Duration::from_secs(20), &["sh", "-c", script]);
+            let text =
+                said.map_or_else(|error| format!("{error:#}"), |output| output.stdout + &output.stderr);
+            // The story fails for another reason, which must come through.
+            let _ = fs::write(self.lab.artifacts().join(format!("hangs-{}.txt", guest.name())), text);
+        }
     }
 
     /// Every epoch of the victim that the ledger has.
@@ -196,7 +209,8 @@ impl<'a> NfsScenario<'a> {
     /// When there is none.
     pub fn note_phases(&self, agent: &GuestAgent) -> Result<String> {
         let history = self.cli(agent, &["history", "--broker", "1"], 0)?.stdout;
-        let phases = history.lines().rfind(|line| line.contains("phases:")).context("no phases in `history`")?;
+        let phases =
+            history.lines().rfind(|line| line.contains("phases:")).context("no phases in `history`")?;
         self.lab.note(phases.trim());
         Ok(history)
     }
@@ -244,15 +258,22 @@ impl<'a> NfsScenario<'a> {
         self.lab.note(format!("{verdict}; longest wait {:.1?}", history.longest_wait()));
         verdict.ensure_clean()?;
         // What the owner's kernel has not yet sent is in no file of the server.
-        for guest in self.standbys.iter().chain([&self.home]).map(GuestAgent::guest).filter(|guest| guest.is_on()) {
+        for guest in
+            self.standbys.iter().chain([&self.home]).map(GuestAgent::guest).filter(|guest| guest.is_on())
+        {
             if !kafkas(guest)?.is_empty() {
                 guest.sh("sync")?;
             }
         }
         for partition in 0..PARTITIONS {
-            let of = |broker: i32| segments(&self.cluster.broker(broker)?.log_dir().join(format!("{TOPIC}-{partition}")));
+            let of = |broker: i32| {
+                segments(&self.cluster.broker(broker)?.log_dir().join(format!("{TOPIC}-{partition}")))
+            };
             let (ours, theirs) = (of(VICTIM)?, of(2)?);
-            ensure!(!ours.is_empty() && ours == theirs, "{TOPIC}-{partition} differs between brokers {VICTIM} and 2");
+            ensure!(
+                !ours.is_empty() && ours == theirs,
+                "{TOPIC}-{partition} differs between brokers {VICTIM} and 2"
+            );
         }
         self.storage.ensure_one_owner_at_a_time()?;
         Ok(history)
@@ -274,58 +295,6 @@ fn boot(lab: &Lab, bed: &NfsBed, setup: &NfsSetup) -> Result<Vec<Arc<Guest>>> {
     guests.iter().try_for_each(|guest| guest.wait_up())?;
     lab.note(format!("{} guests are up after {:.1} s", guests.len(), begin.elapsed().as_secs_f64()));
     Ok(guests)
-}
-
-/// The configuration of the agent in `own`, which guards the victim: mode `auto`, log dirs mounted over NFS.
-fn config<'g>(
-    cluster: &Cluster,
-    server: &NfsServer,
-    own: &Guest,
-    guests: impl Iterator<Item = &'g str>,
-) -> Result<Table> {
-    let listen = format!("0.0.0.0:{HTTP_PORT}");
-    let bootstrap: Vec<String> = cluster.brokers().iter().map(|node| node.address().to_string()).collect();
-    let mut config = toml! {
-        mode = "auto"
-        [policy]
-        host_down_after = "1500ms"
-        hung_after = "30s"
-        process_down_after = "60s"
-        [ledger]
-        driver = "file"
-        [broker_host]
-        driver = "process"
-    };
-    let agent = [("host", own.name()), ("state_dir", "/srv/local/state"), ("listen", &listen)];
-    config.insert("agent".to_owned(), table(agent));
-    set(&mut config, "cluster", "bootstrap", bootstrap);
-    set(&mut config, "cluster", "controllers", cluster.controller_endpoints());
-    set(&mut config, "ledger", "dir", LEDGER);
-    set(&mut config, "broker_host", "command", cluster.command().to_vec());
-    set(&mut config, "broker_host", "template", cluster.template().display().to_string());
-    let host = |name: &str| table([("name", name)]);
-    config.insert("host".to_owned(), guests.map(host).collect::<Vec<_>>().into());
-
-    let node = cluster.broker(VICTIM)?;
-    let address = format!("{}/24", node.address().ip());
-    let mut broker = Table::new();
-    broker.insert("id".to_owned(), i64::from(VICTIM).into());
-    broker.insert("home".to_owned(), node.home_name().into());
-    broker.insert("listener".to_owned(), node.address().to_string().into());
-    broker.insert("log_dirs".to_owned(), vec![node.mount_point()].into());
-    let address = [("driver", "netlink"), ("address", &address), ("interface", "eth0")];
-    broker.insert("address".to_owned(), table(address));
-    broker.insert("storage".to_owned(), storage(&server.source(&volume(VICTIM)), &node.mount_point()));
-    config.insert("broker".to_owned(), vec![Value::Table(broker)].into());
-    Ok(config)
-}
-
-/// A `[broker.storage]` that mounts `source`.
-fn storage(source: &str, target: &str) -> Value {
-    let mut storage = Table::new();
-    storage.insert("driver".to_owned(), "nfs".into());
-    storage.insert("mount".to_owned(), vec![table([("source", source), ("target", target)])].into());
-    storage.into()
 }
 
 /// Has the victim's log dir mounted from `source`.
@@ -352,7 +321,9 @@ fn canary() -> Table {
 /// Has Kafka's unit at home ask before each start, as `deploy/systemd` does.
 fn guard(home: &GuestAgent) -> Result<()> {
     let command = home.command(&["guard", "--broker", "1", "--wait", "30s"]).join(" ");
-    let text = format!("[Service]\nExecCondition=+{command}\nTimeoutStartSec=120\nRestart=on-failure\nRestartSec=2\n");
+    let text = format!(
+        "[Service]\nExecCondition=+{command}\nTimeoutStartSec=120\nRestart=on-failure\nRestartSec=2\n"
+    );
     home.guest().write(&format!("/etc/systemd/system/{UNIT}.d/understudy-guard.conf"), text)?;
     home.guest().sh("systemctl daemon-reload").map(drop)
 }
@@ -363,7 +334,8 @@ fn guard(home: &GuestAgent) -> Result<()> {
 /// When it cannot be asked.
 pub fn kafkas(guest: &Guest) -> Result<Vec<String>> {
     // `[k]` keeps the search from finding itself.
-    let found = guest.run(&["sh", "-c", "grep -l '[k]afka.Kafka' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3"])?;
+    let found =
+        guest.run(&["sh", "-c", "grep -l '[k]afka.Kafka' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3"])?;
     Ok(found.stdout.split_whitespace().map(str::to_owned).collect())
 }
 

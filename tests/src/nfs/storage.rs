@@ -106,6 +106,12 @@ impl NfsOntap {
         Login::of(&self.storage.fake, self.storage.volumes.clone(), addresses)
     }
 
+    /// The hosts that may come to be let in, by name.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        self.storage.state().clients.keys().cloned().collect()
+    }
+
     /// The hosts that the rule of a volume lets in now, by name.
     #[must_use]
     pub fn owners(&self, volume: &str) -> Vec<String> {
