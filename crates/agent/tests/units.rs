@@ -1,6 +1,6 @@
 //! The units in `deploy/systemd`, judged by systemd's own tools.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
 use std::collections::BTreeSet;
 use std::fs;

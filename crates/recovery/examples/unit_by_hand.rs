@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match said {
         Ok(text) => println!("ok, after {} ms: {text}", begun.elapsed().as_millis()),
         Err(error) => {
-            println!("{}, after {} ms: {}", error.kind(), begun.elapsed().as_millis(), chain(&error))
+            println!("{}, after {} ms: {}", error.kind(), begun.elapsed().as_millis(), chain(&error));
         }
     }
     Ok(())
