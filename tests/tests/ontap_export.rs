@@ -69,9 +69,10 @@ fn faults() -> Vec<(&'static str, (&'static str, &'static str), fake::Fault, &'s
     let minute = Duration::from_secs(60);
     let (read, change, unlock, flush) =
         (("GET", RULES), ("PATCH", RULES), ("DELETE", LOCKS), ("POST", FLUSH));
+    // The act and the request that hangs have the same limit: either may be what is told.
     vec![
         ("nobody can log in", read, Fault::login_expired(), "login refused"),
-        ("reading the rules hangs", read, Fault::slow(minute), "confirmation within 7s"),
+        ("reading the rules hangs", read, Fault::slow(minute), "within 7s"),
         ("the list of rules is cut short", read, Fault::partial(1), "in part"),
         ("rules may not be changed", change, Fault::denied(), "permission denied"),
         ("changing a rule is a lie", change, Fault::lying_success(), "ONTAP said it was done, but"),
