@@ -59,6 +59,7 @@ targets! {
     mountinfo
     names
     neighbour
+    nfs_kernel
     peer_view
     properties
     properties_edit

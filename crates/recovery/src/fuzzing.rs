@@ -19,6 +19,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mountinfo", storage::fuzz::mountinfo),
     ("names", kafka::fuzz::names),
     ("neighbour", address::fuzz::neighbour),
+    ("nfs_kernel", storage::fuzz::nfs_kernel),
     ("peer_view", health_signal::peer::fuzz::view),
     ("properties", kafka::fuzz::properties),
     ("properties_edit", kafka::fuzz::properties_edit),

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::mountinfo::Mounts;
+pub(crate) use super::nfs::fuzz::kernel as nfs_kernel;
 use crate::fuzzing::part;
 
 /// Every path lies on a mount that is there. Input: a path, zero, the file.

@@ -25,13 +25,24 @@ pub(super) struct Volume {
     pub(super) fsid: String,
 }
 
-/// Every NFS file system of this network namespace. None, where there is no NFS client.
+/// Every NFS file system of this network namespace. None, where the kernel says that it has no NFS client; that the list
+/// cannot be seen says nothing of the kind.
 pub(super) fn volumes(proc: &Path) -> io::Result<Vec<Volume>> {
-    match fs::read_to_string(proc.join(VOLUMES)) {
-        Ok(text) => Ok(parse_volumes(&text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
+    let unseen = match fs::read_to_string(proc.join(VOLUMES)) {
+        Ok(text) => return Ok(parse_volumes(&text)),
+        Err(error) => error,
+    };
+    let known = fs::read_to_string(proc.join("filesystems"));
+    let no_client = known.is_ok_and(|known| !known.split_whitespace().any(|word| word == "nfs4"));
+    if unseen.kind() == io::ErrorKind::NotFound && no_client {
+        return Ok(Vec::new());
     }
+    let why = format!(
+        "{} cannot be read ({unseen}), so nobody can tell what the kernel still holds of a dead mount. Does the agent's \
+         unit hide parts of /proc (ProcSubset=)?",
+        proc.join(VOLUMES).display()
+    );
+    Err(io::Error::new(unseen.kind(), why))
 }
 
 /// `v4 0a630001  801 0:45         98:0                              no`
@@ -141,6 +152,19 @@ device svm1:/kafka05 mounted on /mnt/d with fstype nfs4 statvers=1.1
         assert_eq!(volumes[0].server, Some([10, 99, 0, 1].into()));
         assert_eq!((volumes[0].device.as_str(), volumes[0].fsid.as_str()), ("0:45", "98:0"));
         assert_eq!(volumes[1].server, Some("fd00::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_seen_is_not_an_empty_one() {
+        let proc = tempfile::tempdir().unwrap();
+        let said = volumes(proc.path()).unwrap_err().to_string();
+        assert!(said.contains("fs/nfsfs/volumes cannot be read") && said.contains("ProcSubset="), "{said}");
+        fs::write(proc.path().join("filesystems"), "nodev\tproc\nnodev\tnfs4\n").unwrap();
+        volumes(proc.path()).unwrap_err();
+        fs::write(proc.path().join("filesystems"), "nodev\tproc\nnodev\tnfsd\n\text4\n").unwrap();
+        assert_eq!(volumes(proc.path()).unwrap(), []);
+        fs::create_dir_all(proc.path().join("fs/nfsfs/volumes")).unwrap();
+        volumes(proc.path()).unwrap_err();
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! What is mounted is read from mountinfo, which waits for nobody. What has to ask the server runs in a process with a
 //! deadline. A mount that was at the target before is adopted if its server answers; [`old`] says what becomes of it if not.
 
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod fuzz;
 mod kernel;
 mod old;
 mod options;
@@ -422,6 +424,9 @@ impl Storage for Nfs {
 
     async fn check(&self) -> Result<Note, StepError> {
         self.check_helper().await?;
+        // Before 3 a.m.: a takeover that meets a dead mount has to see it.
+        kernel::volumes(&self.proc)
+            .map_err(|e| failed("see what the kernel's NFS client holds", e.into()))?;
         let mut note = join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)?;
         // The kernel's own, which waits for nobody.
         let of = |process: &str| fs::read_link(self.proc.join(process).join("ns/mnt")).ok();

@@ -204,6 +204,8 @@ async fn with_old_mount(dir: &Path, file: &str) -> (Nfs, PathBuf, String) {
     fs::write(target.join(file), "").unwrap();
     nfs.prober = Prober { program: prober(dir), limit: Duration::from_secs(1) };
     nfs.proc = dir.join("proc");
+    fs::create_dir_all(nfs.proc.join("fs/nfsfs")).unwrap();
+    fs::write(nfs.proc.join("fs/nfsfs/volumes"), "").unwrap();
     let device = nfs.mounted_at(&target, "look").unwrap().unwrap().device;
     (nfs, target, device)
 }
