@@ -1,11 +1,10 @@
 //! What would keep Kafka from starting here, whatever starts it: found before it is needed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::common::{Common, summary};
+use super::common::{Common, Section, summary};
 use super::problem::Problem;
 use super::render::IDENTITY_KEYS;
 use super::user::as_user;
@@ -14,12 +13,8 @@ use crate::model::BrokerId;
 use crate::ports::Note;
 
 /// What is wrong with what every driver has in its section, and with the brokers'.
-pub(super) fn shared(
-    template: &Path,
-    environment: &BTreeMap<String, String>,
-    timeout: Duration,
-    (state_dir, brokers): (&Path, &[BrokerIdentity]),
-) -> Vec<String> {
+pub(super) fn shared(section: &Section<'_>, state_dir: &Path, brokers: &[BrokerIdentity]) -> Vec<String> {
+    let Section { template, environment, timeout, .. } = section;
     let mut problems = Vec::new();
     if !template.is_absolute() {
         let path = template.display();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::problem::Problem;
@@ -11,13 +11,21 @@ use super::proc::Marker;
 use super::render::render;
 use super::site::{self, Site};
 use super::user::{User, as_user};
-use super::{BrokerIdentity, verify};
+use super::{BrokerIdentity, check, verify};
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{Note, Proof};
 
 /// How long a lock is waited for that is normally held for milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What every driver has in its section of the configuration.
+pub(super) struct Section<'a> {
+    pub(super) template: &'a Path,
+    pub(super) environment: &'a BTreeMap<String, String>,
+    pub(super) user: Option<&'a str>,
+    pub(super) timeout: Duration,
+}
 
 /// What a driver knows of this host and its brokers, whatever starts Kafka.
 pub(super) struct Common {
@@ -36,6 +44,26 @@ pub(super) struct Common {
 }
 
 impl Common {
+    /// Of what is configured; or everything that is wrong with it, after `problems`, which only this driver can have.
+    pub(super) fn new(
+        driver: &'static str,
+        section: Section<'_>,
+        (here, state_dir): (HostName, PathBuf),
+        brokers: Vec<BrokerIdentity>,
+        mut problems: Vec<String>,
+    ) -> Result<Self, Vec<String>> {
+        problems.extend(check::shared(&section, &state_dir, &brokers));
+        let user = section.user.map(User::look_up).transpose().unwrap_or_else(|why| {
+            problems.push(format!("broker_host.user: {why}"));
+            None
+        });
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
+        Ok(Self { driver, here, state_dir, template: section.template.to_owned(), user, brokers })
+    }
+
     pub(super) fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {
         self.brokers.get(&broker).ok_or_else(|| {
             Problem::Refused(format!(

@@ -21,10 +21,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::BrokerIdentity;
-use super::common::Common;
+use super::common::{Common, Section};
 use super::problem::{Problem, off_path_error};
 use super::proc::ProcessId;
-use super::user::User;
 use crate::drivers::off_path::off_path;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
@@ -91,25 +90,15 @@ impl Process {
         state_dir: PathBuf,
         brokers: Vec<BrokerIdentity>,
     ) -> Result<Self, Vec<String>> {
-        let mut problems = check::config(&config, brokers.len());
-        problems.extend(super::check::shared(
-            &config.template,
-            &config.environment,
-            config.timeout,
-            (&state_dir, &brokers),
-        ));
-        let user = config.user.as_deref().map(User::look_up).transpose();
-        let user = user.unwrap_or_else(|why| {
-            problems.push(format!("broker_host.user: {why}"));
-            None
-        });
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        let problems = check::config(&config, brokers.len());
+        let section = Section {
+            template: &config.template,
+            environment: &config.environment,
+            user: config.user.as_deref(),
+            timeout: config.timeout,
+        };
+        let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         let launch = Launch { command: config.command, environment: config.environment };
-        let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
-        let template = config.template;
-        let common = Common { driver: DRIVER, here, state_dir, template, user, brokers };
         let inner = Inner { common, launch, ended: Mutex::default() };
         Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
     }

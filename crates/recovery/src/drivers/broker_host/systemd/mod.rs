@@ -22,9 +22,8 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::common::Common;
+use super::common::{Common, Section};
 use super::problem::Problem;
-use super::user::User;
 use super::{BROKER, BrokerIdentity};
 use crate::drivers::off_path::{OffPathError, off_path};
 use crate::model::{BrokerId, Epoch, HostName};
@@ -98,25 +97,16 @@ impl Systemd {
         state_dir: PathBuf,
         brokers: Vec<BrokerIdentity>,
     ) -> Result<Self, Vec<String>> {
-        let mut problems = check::config(&config, brokers.len());
-        problems.extend(super::check::shared(
-            &config.template,
-            &config.environment,
-            config.timeout,
-            (&state_dir, &brokers),
-        ));
-        let user = config.user.as_deref().map(User::look_up).transpose();
-        let user = user.unwrap_or_else(|why| {
-            problems.push(format!("broker_host.user: {why}"));
-            None
-        });
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        let template = config.template;
-        let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
+        let problems = check::config(&config, brokers.len());
+        let section = Section {
+            template: &config.template,
+            environment: &config.environment,
+            user: config.user.as_deref(),
+            timeout: config.timeout,
+        };
+        let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         Ok(Self {
-            common: Arc::new(Common { driver: DRIVER, here, state_dir, template, user, brokers }),
+            common: Arc::new(common),
             bus: Bus::new(None),
             unit: config.unit,
             environment: config.environment,
