@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -147,7 +147,7 @@ impl Lab {
     ///
     /// # Errors
     /// When a host that is on cannot be told.
-    pub fn forget_neighbour(&self, address: Ipv4Addr) -> Result<()> {
+    pub fn forget_neighbour(&self, address: IpAddr) -> Result<()> {
         shell::sh(&format!("ip neigh flush to {address}"))?;
         for host in self.hosts().values().filter(|host| host.is_on()) {
             host.run(&["ip", "neigh", "flush", "to", &address.to_string()])?;

@@ -1,12 +1,8 @@
 //! The agent is killed in the middle of a takeover and started again: it finishes the same takeover.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use e2e::scenario::{Scenario, Setup};
+use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{Lab, Mode, eventually, story};
-
-const SECONDS_30: Duration = Duration::from_secs(30);
 
 #[test]
 fn killed_after_the_claim() {
@@ -38,9 +34,9 @@ fn killed(lab: &Lab, reached: impl Fn(&Scenario) -> bool, between: impl FnOnce()
     scenario.start_agents()?;
     let victim = scenario.victim()?.clone();
     let mut started = Vec::new();
-    scenario.recovered_after(Duration::from_secs(90), || {
+    scenario.recovered_after(PATIENCE, || {
         victim.power_off()?;
-        eventually("the takeover to get that far", SECONDS_30, || {
+        eventually("the takeover to get that far", PATIENCE, || {
             if reached(&scenario) { Ok(()) } else { Err(scenario.journal()) }
         })?;
         scenario.agent.kill()?;
@@ -50,13 +46,13 @@ fn killed(lab: &Lab, reached: impl Fn(&Scenario) -> bool, between: impl FnOnce()
         between();
         scenario.agent.start()
     })?;
-    scenario.decided("healthy", SECONDS_30)?;
+    scenario.decided("healthy", PATIENCE)?;
     let kafkas = scenario.kafkas()?;
     ensure!(kafkas.len() == 1, "Kafka runs {} times", kafkas.len());
     ensure!(started.is_empty() || started == kafkas, "Kafka was started again: {started:?}, {kafkas:?}");
     ensure!(starts(&scenario)? == 1, "Kafka was started {} times", starts(&scenario)?);
     ensure!(scenario.epochs()?.len() == 1, "another takeover was begun");
-    eventually("the end of the takeover", SECONDS_30, || {
+    eventually("the end of the takeover", PATIENCE, || {
         if scenario.journal().contains("recovered") { Ok(()) } else { Err(scenario.journal()) }
     })?;
     scenario.verdict()?;

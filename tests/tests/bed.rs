@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use e2e::history::{Acked, RecordId, WriteSpec};
 use e2e::kafka::ClusterSpec;
+use e2e::scenario::PATIENCE;
 use e2e::{Host, LOG_DIRS, Lab, Mode, Outlet, Output, Storage, eventually, story};
-
-const SECONDS_5: Duration = Duration::from_secs(5);
 
 /// A link that has just come up takes a moment until it carries anything.
 fn reached(from: &Host, to: &Host) -> Result<()> {
-    eventually(&format!("{} to reach {}", from.name(), to.name()), SECONDS_5, || {
+    eventually(&format!("{} to reach {}", from.name(), to.name()), PATIENCE, || {
         ensure!(from.reaches(to.address()), "no answer");
         Ok(())
     })
@@ -44,11 +43,12 @@ fn hosts_can_be_cut_frozen_and_switched_off() {
         let count = "while true; do echo >>/srv/disk/count; echo >>/srv/local/count; sleep 0.02; done";
         let counter = one.spawn("counter", &["sh", "-c", count])?;
         let length = || fs::metadata(disk.join("count")).map_or(0, |file| file.len());
-        let goes_on = |from: u64| {
-            eventually("the counter to go on", SECONDS_5, || {
-                if length() > from { Ok(()) } else { Err(length()) }
-            })
-        };
+        let goes_on =
+            |from: u64| {
+                eventually("the counter to go on", PATIENCE, || {
+                    if length() > from { Ok(()) } else { Err(length()) }
+                })
+            };
         goes_on(0)?;
         one.freeze()?;
         let frozen = length();
@@ -90,7 +90,7 @@ fn processes_are_reaped_killed_and_waited_for() {
 
         // An orphan ends up with the host's first process, which must not keep it as a zombie.
         host.run(&["sh", "-c", "(setsid sleep 0.1 &)"])?;
-        eventually("the orphan to be reaped", SECONDS_5, || {
+        eventually("the orphan to be reaped", PATIENCE, || {
             let listed = host.run(&["ls", "/proc"])?;
             let count = listed.stdout.lines().filter(|entry| entry.parse::<u32>().is_ok()).count();
             // Its first process, timeout and ls.
@@ -159,11 +159,12 @@ fn storage_stalls_and_is_denied() {
         let count = "exec 3>>/srv/kafka/disk/count; while echo >&3; do sleep 0.02; done; sleep 1000";
         let counter = host.spawn("counter", &["sh", "-c", count])?;
         let length = || fs::metadata(disk.join("count")).map_or(0, |file| file.len());
-        let goes_on = |from: u64| {
-            eventually("the counter to go on", SECONDS_5, || {
-                if length() > from { Ok(()) } else { Err(length()) }
-            })
-        };
+        let goes_on =
+            |from: u64| {
+                eventually("the counter to go on", PATIENCE, || {
+                    if length() > from { Ok(()) } else { Err(length()) }
+                })
+            };
         goes_on(0)?;
         host.stall(LOG_DIRS)?;
         let stalled = length() + 1;
@@ -228,7 +229,7 @@ fn nothing_is_left_behind() {
             .spawn()
             .unwrap();
         if kill {
-            eventually("the story's process", Duration::from_secs(20), || {
+            eventually("the story's process", PATIENCE, || {
                 if running(&marker).is_empty() { Err("it does not run") } else { Ok(()) }
             })
             .unwrap();
@@ -236,7 +237,7 @@ fn nothing_is_left_behind() {
         }
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
-        eventually("every process to be gone", SECONDS_5, || {
+        eventually("every process to be gone", PATIENCE, || {
             let left = running(&marker);
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         })
@@ -282,7 +283,7 @@ fn sleep_with_marker(lab: &Lab) -> Result<()> {
     let marker = std::env::var("BED_MARKER").context("only to be told by nothing_is_left_behind")?;
     let line = format!("echo going to sleep; exec sleep {marker}");
     let process = host.spawn("sleeper", &["sh", "-c", &line])?;
-    eventually("the log", SECONDS_5, || {
+    eventually("the log", PATIENCE, || {
         let log = fs::read_to_string(process.log())?;
         ensure!(!log.is_empty(), "an empty log");
         Ok(())
@@ -315,26 +316,26 @@ fn a_takeover_by_hand_loses_nothing() {
         cluster.create_topic("orders", 50, 3, 2)?;
         let writer = cluster.write(WriteSpec::steady("orders", 50, 500))?;
         let group = cluster.read_in_group("orders", "audit")?;
-        eventually("acknowledged records", Duration::from_secs(20), || {
+        eventually("acknowledged records", PATIENCE, || {
             if writer.acked() > 1000 && group.read() > 500 { Ok(()) } else { Err(writer.acked()) }
         })?;
         let first = group.stop()?;
 
         let broker = cluster.broker(1)?;
         let watch = cluster.watch(1);
-        watch.wait("to be in sync", SECONDS_5, e2e::kafka::Standing::is_complete)?;
+        watch.wait("to be in sync", PATIENCE, e2e::kafka::Standing::is_complete)?;
         let fault = Instant::now();
         broker.home()?.power_off()?;
         lab.note("broker 1 has lost power");
         standby.add_address("10.77.0.11/24")?;
-        lab.forget_neighbour(Ipv4Addr::new(10, 77, 0, 11))?;
+        lab.forget_neighbour(Ipv4Addr::new(10, 77, 0, 11).into())?;
         broker.start_on(&standby)?;
-        let rejoin = watch.wait_rejoined(fault, Duration::from_secs(60))?;
+        let rejoin = watch.wait_rejoined(fault, PATIENCE)?;
         lab.note(format!("{rejoin:.1?}"));
 
         let group = cluster.read_in_group("orders", "audit")?;
         let before = writer.acked();
-        eventually("the group and the writer to go on", Duration::from_secs(60), || {
+        eventually("the group and the writer to go on", PATIENCE, || {
             let (acked, read) = (writer.acked(), group.read());
             if acked > before + 1000 && read + first.read() > acked - 500 { Ok(()) } else { Err(read) }
         })?;
@@ -348,7 +349,7 @@ fn a_takeover_by_hand_loses_nothing() {
         ));
         let verdict = cluster.verify(&[&history])?;
         lab.note(verdict.to_string());
-        cluster.wait_complete(Duration::from_secs(20))?;
+        cluster.wait_complete(PATIENCE)?;
         verdict.ensure_clean()
     });
 }
@@ -382,7 +383,7 @@ fn the_verifier_catches_faults() {
         let cluster = lab.kafka(spec)?;
         cluster.create_topic("orders", 2, 1, 1)?;
         let writer = cluster.write(WriteSpec::steady("orders", 2, 200))?;
-        eventually("some records", Duration::from_secs(20), || match writer.acked() {
+        eventually("some records", PATIENCE, || match writer.acked() {
             0..100 => Err(writer.acked()),
             _ => Ok(()),
         })?;
@@ -448,7 +449,7 @@ fn a_load_is_on_every_broker() {
         cluster.load("bulk", 10, 200 << 20)?;
         lab.note(format!("200 MiB a broker loaded in {:.1} s", begin.elapsed().as_secs_f64()));
         for broker in cluster.brokers() {
-            eventually("the bytes to be on disk", SECONDS_5, || {
+            eventually("the bytes to be on disk", PATIENCE, || {
                 let size = size_of(&broker.log_dir().to_owned(), "bulk-")?;
                 ensure!(size >= 200 << 20, "broker {} has {size} bytes", broker.id());
                 Ok(())

@@ -1,9 +1,7 @@
 //! A person on the standby does it: `plan` shows, `failover` shows and does.
 
-use std::time::Duration;
-
 use anyhow::ensure;
-use e2e::scenario::{Scenario, Setup};
+use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::story;
 
 #[test]
@@ -24,7 +22,7 @@ fn a_person_fails_a_broker_over() {
         scenario.ensure_untouched()?;
 
         let victim = scenario.victim()?.clone();
-        scenario.recovered_after(Duration::from_secs(60), || {
+        scenario.recovered_after(PATIENCE, || {
             victim.power_off()?;
             let plan = scenario.cli(&["plan", "--broker", "1"], 0)?;
             ensure!(plan.stdout.contains("fence b1"), "{plan:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::scenario::{Scenario, Setup};
+use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{Lab, Mode, story};
 
 #[test]
@@ -22,7 +22,7 @@ fn unproven(lab: &Lab, mode: Mode) -> Result<()> {
     lab.switch().set_mode("b1", mode);
     // The host really dies; but nobody can prove it.
     scenario.victim()?.power_off()?;
-    let status = scenario.decided("escalate", Duration::from_secs(60))?;
+    let status = scenario.decided("escalate", PATIENCE)?;
     ensure!(status.to_string().contains("fence"), "`status` does not say what is missing: {status}");
     scenario.ensure_not_started()?;
 
@@ -39,8 +39,8 @@ fn unproven(lab: &Lab, mode: Mode) -> Result<()> {
     // The person mends the switch, and it goes through.
     lab.switch().set_mode("b1", Mode::Works);
     scenario.cli(&["failover", "--broker", "1", "--yes"], 0)?;
-    scenario.cluster.wait_complete(Duration::from_secs(60))?;
-    scenario.decided("healthy", Duration::from_secs(30))?;
+    scenario.cluster.wait_complete(PATIENCE)?;
+    scenario.decided("healthy", PATIENCE)?;
     scenario.verdict()?;
     Ok(())
 }

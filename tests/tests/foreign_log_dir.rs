@@ -1,10 +1,9 @@
 //! Log dirs that are not the broker's, or not there: refused before anything is written.
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::scenario::{Scenario, Setup, VICTIM, contents};
+use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM, contents};
 use e2e::story;
 
 #[test]
@@ -37,7 +36,7 @@ fn a_foreign_log_dir_is_refused() {
         // All was said and done; with the right log dir it goes through.
         scenario.standby.bind(broker.log_dir(), &mount)?;
         scenario.cli(&["failover", "--broker", "1", "--yes"], 0)?;
-        scenario.cluster.wait_complete(Duration::from_secs(60))?;
+        scenario.cluster.wait_complete(PATIENCE)?;
         scenario.verdict()?;
         Ok(())
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use e2e::scenario::{Scenario, Setup};
+use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{eventually, story};
 use rustix::process::Signal;
 
@@ -18,16 +18,16 @@ fn a_restart_and_a_pause_are_no_failures() {
         let broker = scenario.cluster.broker(2)?;
         let process = broker.process()?;
         process.signal(Signal::TERM)?;
-        process.wait(Duration::from_secs(60))?;
+        process.wait(PATIENCE)?;
         broker.start()?;
-        scenario.cluster.wait_complete(Duration::from_secs(60))?;
+        scenario.cluster.wait_complete(PATIENCE)?;
         scenario.ensure_untouched()?;
         lab.note("broker 2 was restarted cleanly");
 
         // Broker 1 stands still: longer than a dead host is given, shorter than a hung process is.
         let victim = scenario.cluster.broker(1)?.process()?;
         victim.signal(Signal::STOP)?;
-        eventually("the pause to be noticed", Duration::from_secs(8), || {
+        eventually("the pause to be noticed", Duration::from_secs(20), || {
             let status = scenario.status()?;
             ensure!(status["decision"]["decision"] == "suspect", "{status}");
             Ok(())
@@ -36,8 +36,8 @@ fn a_restart_and_a_pause_are_no_failures() {
         std::thread::sleep(Duration::from_secs(4));
         scenario.ensure_untouched()?;
         victim.signal(Signal::CONT)?;
-        scenario.decided("healthy", Duration::from_secs(20))?;
-        scenario.cluster.wait_complete(Duration::from_secs(60))?;
+        scenario.decided("healthy", PATIENCE)?;
+        scenario.cluster.wait_complete(PATIENCE)?;
         scenario.flows(2000)?;
         scenario.ensure_untouched()?;
         scenario.verdict()?;

@@ -1,9 +1,7 @@
 //! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by itself.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use e2e::scenario::{Scenario, Setup, VICTIM};
+use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::story;
 
 #[test]
@@ -12,8 +10,8 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
         let mut scenario = Scenario::begin(lab, &Setup::default())?;
         scenario.start_agents()?;
         let victim = scenario.victim()?.clone();
-        let rejoin = scenario.recovered_after(Duration::from_secs(60), || victim.power_off())?;
-        scenario.decided("healthy", Duration::from_secs(20))?;
+        let rejoin = scenario.recovered_after(PATIENCE, || victim.power_off())?;
+        scenario.decided("healthy", PATIENCE)?;
 
         // The group goes on from its offsets, with another member too.
         scenario.flows(500)?;
@@ -36,7 +34,7 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
         ensure!(scenario.epochs()?.len() == 1, "one fault, one takeover");
         ensure!(scenario.kafkas()?.len() == 1, "one Kafka on the standby");
         // Every broker leads again what it prefers to lead.
-        scenario.cluster.wait_complete(Duration::from_secs(20))?;
+        scenario.cluster.wait_complete(PATIENCE)?;
         let view = scenario.cluster.view()?;
         let mine = view.partitions.iter().filter(|p| p.replicas.first() == Some(&VICTIM));
         let led_by_others = mine.filter(|p| p.leader != VICTIM).count();
