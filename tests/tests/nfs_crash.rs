@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use e2e::nfs::kafka::UNIT;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
-use e2e::scenario::{PATIENCE, VICTIM};
+use e2e::scenario::PATIENCE;
 use e2e::{eventually, story};
 
 #[test]
@@ -61,7 +61,6 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         ensure!(probe.code != 0 || written.code != 0, "the old host can write");
         scenario.ensure_runs_on(agent)?;
         ensure!(scenario.epochs()?.len() == 1, "one fault, one takeover");
-        ensure!(scenario.cluster.broker(VICTIM).context("the victim")?.home_name() == "b1");
         scenario.verdict()?;
         Ok(())
     });

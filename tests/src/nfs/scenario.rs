@@ -244,6 +244,24 @@ impl<'a> NfsScenario<'a> {
         Ok(())
     }
 
+    /// The end of a story whose old host lives: it cannot write, and there was one takeover; then the verdict.
+    ///
+    /// # Errors
+    /// What is otherwise.
+    pub fn stays_out(self) -> Result<()> {
+        let home = self.home.guest();
+        let victim = self.cluster.broker(VICTIM)?;
+        let probe = format!("{}/probe", victim.mount_point());
+        let refused = home.run_within(Duration::from_secs(20), &["touch", &probe])?;
+        ensure!(refused.code != 0, "the old host can write");
+        // Two hosts must not answer for one address.
+        home.cut()?;
+        self.lab.forget_neighbour(victim.address().ip())?;
+        self.flows(500)?;
+        ensure!(self.epochs()?.len() == 1, "one fault, one takeover");
+        self.verdict().map(drop)
+    }
+
     /// Ends the load and judges it: nothing acknowledged is missing, doubled or out of order; and the victim's segment
     /// files have the same bytes as those of the other brokers.
     ///
