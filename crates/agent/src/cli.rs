@@ -135,11 +135,7 @@ pub enum Command {
     /// Show how every guarded broker stands, and what a person has to do
     Status,
     /// Explain every takeover step by step, and every decision not to act
-    History {
-        /// Only this broker
-        #[arg(long, value_name = "N")]
-        broker: Option<i32>,
-    },
+    History(History),
     /// Check that this host could take over: everything a takeover needs, with remedies
     Check,
     /// Audit, prepare or measure the brokers' storage on NetApp ONTAP
@@ -183,6 +179,23 @@ pub struct StorageProbe {
 fn probe_act(text: &str) -> Result<ProbeAct, String> {
     let found = ProbeAct::ALL.into_iter().find(|act| act.name() == text);
     found.ok_or_else(|| format!("`{text}` is none of look, flush and unlink"))
+}
+
+/// Options of `history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// Only this broker
+    #[arg(long, value_name = "N")]
+    pub broker: Option<i32>,
+    /// Draw a takeover instead: its steps over time, as SVG on standard output
+    #[arg(long)]
+    pub svg: bool,
+    /// The takeover of this epoch [default: the newest one]
+    #[arg(long, value_name = "EPOCH", requires = "svg")]
+    pub epoch: Option<u64>,
+    /// What a producer was acknowledged, to be drawn under it: lines `SECONDS,RATE`, in seconds since 1970 and records a second
+    #[arg(long, value_name = "FILE", requires = "svg")]
+    pub rate: Option<PathBuf>,
 }
 
 /// Options of `failover`.

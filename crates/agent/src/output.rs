@@ -22,6 +22,14 @@ pub(crate) fn print(report: &(impl Serialize + Display), format: Output) -> std:
     write(&mut anstream::stdout().lock(), &text)
 }
 
+/// Writes what is a format of its own.
+///
+/// # Errors
+/// When standard output cannot be written, other than because its reader went away.
+pub(crate) fn print_text(text: &impl Display) -> std::io::Result<()> {
+    write(&mut std::io::stdout().lock(), &text.to_string())
+}
+
 /// Writes one line to standard error: progress, questions, errors.
 pub(crate) fn say(line: impl Display) {
     // There is nobody left to tell when standard error itself is gone.

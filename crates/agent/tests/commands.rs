@@ -170,12 +170,37 @@ async fn history_tells_every_step_and_every_hold() {
         "prove: FAILED (unconfirmed) after ",
         "stuck at prove",
         "phases: detect",
+        "bounded by: ",
         "hold: only our own probe says so",
         "because 3 of 3 other brokers answer us",
     ] {
         assert!(history.out.contains(part), "{part} is missing in:\n{}", history.out);
     }
     assert_eq!(site.run(&["history", "--broker", "2"]).code, Some(2));
+}
+
+#[tokio::test]
+async fn history_draws_a_takeover() {
+    let site = Site::new();
+    let never = site.run(&["history", "--svg"]);
+    assert_eq!(never.code, Some(2), "{never:?}");
+    assert!(never.err.contains("no such takeover"), "{never:?}");
+    stuck_takeover(&site).await;
+    let rate = site.path("rate.csv");
+    let now = Timestamp::now().as_second();
+    std::fs::write(&rate, format!("{now},300\n{},0\n", now + 1)).unwrap();
+    let drawn = site.run(&["history", "--broker", "1", "--svg", "--rate", rate.to_str().unwrap()]);
+    assert_eq!(drawn.code, Some(0), "{drawn:?}");
+    assert!(drawn.out.starts_with("<svg ") && drawn.out.ends_with("</svg>\n"), "{drawn:?}");
+    for part in
+        ["kafka-1 → standby-1, epoch 1: stuck at prove", ">fence</text>", "class=\"failed\"", "records/s"]
+    {
+        assert!(drawn.out.contains(part), "{part} is missing in:\n{}", drawn.out);
+    }
+    assert_eq!(site.run(&["history", "--broker", "1", "--svg", "--epoch", "7"]).code, Some(2));
+    std::fs::write(&rate, "1,2\nsoon,3\n").unwrap();
+    let bad = site.run(&["history", "--svg", "--rate", rate.to_str().unwrap()]);
+    assert!(bad.code == Some(1) && bad.err.contains("line 2"), "{bad:?}");
 }
 
 #[test]

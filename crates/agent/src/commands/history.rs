@@ -1,5 +1,8 @@
 //! `understudy history`: every takeover step by step, every order and every decision, from the ledger.
 
+mod picture;
+mod spans;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -12,12 +15,14 @@ use recovery::ports::Note;
 use recovery::progress::phases;
 use serde::Serialize;
 
+use self::picture::{Picture, read_rate};
+use self::spans::{Span, spans};
 use super::story::{Told, detail, since};
 use crate::UsageError;
-use crate::cli::Global;
+use crate::cli::{Global, History};
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::{print, print_text};
 use crate::world;
 
 #[derive(Serialize)]
@@ -39,6 +44,8 @@ struct Chapter {
 #[derive(Serialize)]
 struct Takeover {
     phases: Vec<(Phase, Duration)>,
+    /// Everything that was done, and which of it bounded the whole.
+    spans: Vec<Span>,
     /// What was proven before Kafka was started.
     proofs: Vec<Proven>,
     #[serde(flatten)]
@@ -56,7 +63,8 @@ struct Proven {
 }
 
 /// Reads the ledger and tells what is in it.
-pub(super) async fn run(global: &Global, only: Option<i32>, config: &Config) -> anyhow::Result<Exit> {
+pub(super) async fn run(global: &Global, options: &History, config: &Config) -> anyhow::Result<Exit> {
+    let only = options.broker;
     let ledger = world::ledger(config)?;
     let wanted = |id: &BrokerId| only.is_none_or(|only| id.0 == only);
     let ids: Vec<BrokerId> = config.topology.brokers.keys().copied().filter(wanted).collect();
@@ -72,8 +80,30 @@ pub(super) async fn run(global: &Global, only: Option<i32>, config: &Config) -> 
         let decisions = ledger.remembered(broker).await?;
         brokers.push(Chapter { broker, takeovers, orders, decisions });
     }
-    print(&Report { brokers }, global.output)?;
+    if options.svg {
+        let rate = options.rate.as_deref().map(read_rate).transpose()?.unwrap_or_default();
+        let drawn = drawn(&brokers, options.epoch)?;
+        print_text(&Picture::of(&drawn.journal, rate))?;
+    } else {
+        print(&Report { brokers }, global.output)?;
+    }
     Ok(Exit::Done)
+}
+
+/// The takeover to draw: of that epoch, or the newest one.
+fn drawn(brokers: &[Chapter], epoch: Option<u64>) -> anyhow::Result<&Takeover> {
+    let mut all = brokers.iter().flat_map(|chapter| &chapter.takeovers);
+    match epoch {
+        None => all.max_by_key(|takeover| takeover.journal.claim.at),
+        // Each broker counts epochs by itself.
+        Some(_) if brokers.len() > 1 => {
+            return Err(UsageError("--epoch needs --broker: each broker has epochs of its own".into()).into());
+        }
+        Some(epoch) => all.find(|takeover| takeover.journal.epoch.0 == epoch),
+    }
+    .ok_or_else(|| {
+        UsageError("there is no such takeover to draw: `understudy history` lists them".into()).into()
+    })
 }
 
 /// The orders about `broker`, those for every broker among them. A host that rejoins matters where it was before.
@@ -105,7 +135,16 @@ impl Takeover {
             Some(Proven { host, at: record.at, by: record.by.clone(), read: note.clone() })
         });
         let proofs = proven.collect();
-        Self { phases: phases(&journal), proofs, journal }
+        Self { phases: phases(&journal), spans: spans(&journal), proofs, journal }
+    }
+
+    /// What to make quicker if the whole is to be quicker, the longest first; without what took less than a twentieth.
+    fn bounded_by(&self) -> Vec<String> {
+        let mut bounding: Vec<&Span> = self.spans.iter().filter(|span| span.bounds).collect();
+        let whole: Duration = bounding.iter().map(|span| span.took()).sum();
+        bounding.retain(|span| span.took() * 20 >= whole);
+        bounding.sort_by_key(|span| std::cmp::Reverse(span.took()));
+        bounding.iter().map(|span| format!("{} {}", span.what, human(span.took()))).collect()
     }
 
     /// Who or what asked for it.
@@ -200,7 +239,8 @@ impl fmt::Display for Takeover {
             writeln!(f, "    not ended yet")?;
         }
         let phases = self.phases.iter().map(|(phase, took)| format!("{phase} {}", human(*took)));
-        writeln!(f, "    phases: {}", phases.collect::<Vec<_>>().join(", "))
+        writeln!(f, "    phases: {}", phases.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "    bounded by: {}", self.bounded_by().join(", "))
     }
 }
 

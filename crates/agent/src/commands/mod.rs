@@ -65,7 +65,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Failover(options) => block_on(failover::run(global, &options, &config)),
         Command::Plan { broker } => block_on(plan(global, broker, &config)),
         Command::Status => block_on(status::run(global, &config)),
-        Command::History { broker } => block_on(history::run(global, broker, &config)),
+        Command::History(options) => block_on(history::run(global, &options, &config)),
         Command::Check => block_on(check::run(global, &config)),
         Command::Switchover(options) => block_on(switchover::run(global, &options, &config)),
         Command::Pause(options) => block_on(order::pause(global, options, &config)),
