@@ -13,6 +13,8 @@ use crate::{kafka, nfs_bed};
 /// The surroundings of package `e2e`.
 pub(crate) struct Bed {
     kafka_home: PathBuf,
+    /// What stories' brokers start quicker with; without it they start as well.
+    classes: Option<PathBuf>,
     agent: PathBuf,
     programs: Programs,
     /// What the NFS tier's hosts are made of, where there is one.
@@ -28,11 +30,13 @@ impl Bed {
     /// Kafka cannot be fetched, or something does not compile.
     pub(crate) fn prepare(workspace: &Workspace, packages: &[&str], profile: Profile) -> Result<Self> {
         let kafka_home = kafka::ensure()?;
+        let classes = kafka::classes::ensure(&kafka_home);
+        let classes = classes.inspect_err(|error| eprintln!("going on without it: {error:#}")).ok();
         let programs = workspace.build(packages, profile)?;
         let agent = programs.path("understudy")?;
         let artifacts = workspace.root.join("target/artifacts");
         fs::create_dir_all(&artifacts).with_context(|| format!("cannot make {}", artifacts.display()))?;
-        Ok(Self { kafka_home, agent, programs, nfs: None, artifacts })
+        Ok(Self { kafka_home, classes, agent, programs, nfs: None, artifacts })
     }
 
     /// Builds what the NFS tier's hosts are made of, if need be.
@@ -49,6 +53,9 @@ impl Bed {
     pub(crate) fn give_to(&self, command: &mut Command) {
         if let Some(nfs) = &self.nfs {
             command.env("UNDERSTUDY_NFS_BED", nfs);
+        }
+        if let Some(classes) = &self.classes {
+            command.env("UNDERSTUDY_KAFKA_CLASSES", classes);
         }
         command
             .env("UNDERSTUDY_KAFKA_HOME", &self.kafka_home)

@@ -4,6 +4,8 @@
 //! it is complete, with a list of every jar and its checksum that is verified on each use: what was cut short,
 //! deleted, damaged or added since is noticed and fetched anew.
 
+pub(crate) mod classes;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

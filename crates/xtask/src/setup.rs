@@ -17,7 +17,9 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     for tool in [tools::DENY, tools::NEXTEST] {
         eprintln!("ready: {}", tool.ensure(&workspace)?.display());
     }
-    eprintln!("ready: {}", kafka::ensure()?.display());
+    let kafka_home = kafka::ensure()?;
+    eprintln!("ready: {}", kafka_home.display());
+    eprintln!("ready: {}", kafka::classes::ensure(&kafka_home)?.display());
     match nfs_bed::obstacle() {
         Some(why) => eprintln!("left out: the NFS tier: {why}"),
         None => {

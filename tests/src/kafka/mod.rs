@@ -21,6 +21,9 @@ pub use wire::{ClusterView, Partition, Wire};
 /// Names the directory that holds Kafka's `libs`.
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
 
+/// Names a class-data archive of Kafka's.
+const CLASSES: &str = "UNDERSTUDY_KAFKA_CLASSES";
+
 /// Kafka's log goes to standard output, and so to the log of its process.
 const LOG4J: &str = "status = error
 appender.console.type = Console
@@ -41,14 +44,19 @@ pub struct Kafka {
 
 /// How a Java virtual machine is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Jvm(pub Vec<String>);
+pub struct Jvm {
+    flags: Vec<String>,
+    /// Whether it uses the class-data archive.
+    archived: bool,
+}
 
 impl Jvm {
-    /// Starts with the least work: for stories.
+    /// Starts with the least work, and with a class-data archive if the environment names one: for stories.
     #[must_use]
     pub fn quick(heap: &str) -> Self {
-        let heap = format!("-Xmx{heap}");
-        Self(vec![heap, "-XX:+UseSerialGC".to_owned(), "-XX:TieredStopAtLevel=1".to_owned()])
+        let flags =
+            [format!("-Xmx{heap}"), "-XX:+UseSerialGC".to_owned(), "-XX:TieredStopAtLevel=1".to_owned()];
+        Self { flags: flags.to_vec(), archived: true }
     }
 
     /// What `kafka-server-start.sh` would use, but for the heap: for measurements.
@@ -58,7 +66,7 @@ impl Jvm {
         let stock = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 \
                      -XX:+ExplicitGCInvokesConcurrent -XX:MaxInlineLevel=15 -Djava.awt.headless=true";
         flags.extend(stock.split_whitespace().map(str::to_owned));
-        Self(flags)
+        Self { flags, archived: false }
     }
 }
 
@@ -95,7 +103,9 @@ impl Kafka {
     /// The command that runs `main` with `arguments`.
     pub(crate) fn command(&self, jvm: &Jvm, log4j: &Path, main: &str, arguments: &[&str]) -> Vec<String> {
         let mut command = vec![self.java.display().to_string()];
-        command.extend(jvm.0.iter().cloned());
+        command.extend(jvm.flags.iter().cloned());
+        let archive = env::var(CLASSES).ok().filter(|_| jvm.archived);
+        command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={archive}")));
         command.push(format!("-Dlog4j2.configurationFile=file:{}", log4j.display()));
         command.extend(["-cp", &self.class_path, main].map(str::to_owned));
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
