@@ -22,7 +22,7 @@ pub use wire::{ClusterView, Partition, Wire};
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
 
 /// Kafka's log goes to standard output, and so to the log of its process.
-const LOG4J: &str = "status = error
+pub(crate) const LOG4J: &str = "status = error
 appender.console.type = Console
 appender.console.name = C
 appender.console.layout.type = PatternLayout
@@ -35,6 +35,7 @@ rootLogger.appenderRef.c.ref = C
 #[derive(Debug, Clone)]
 pub struct Kafka {
     java: PathBuf,
+    libs: PathBuf,
     class_path: String,
     version: String,
 }
@@ -83,13 +84,18 @@ impl Kafka {
             .iter()
             .find_map(|jar| Path::new(jar).file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
             .with_context(|| format!("{HOME}: no Kafka 4 in {}", libs.display()))?;
-        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":") })
+        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":"), libs })
     }
 
     /// Its version.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Where its jars are.
+    pub(crate) fn libs(&self) -> Result<PathBuf> {
+        self.libs.canonicalize().with_context(|| format!("there is no {}", self.libs.display()))
     }
 
     /// The command that runs `main` with `arguments`.
@@ -101,6 +107,15 @@ impl Kafka {
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         command
     }
+}
+
+/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`.
+pub(crate) fn start_script(jvm: &Jvm) -> String {
+    format!(
+        "#!/bin/sh\nexec java {} -Dlog4j2.configurationFile=file:/etc/kafka/log4j2.properties -cp '/opt/kafka/libs/*' \
+         kafka.Kafka \"$@\"\n",
+        jvm.0.join(" ")
+    )
 }
 
 fn java() -> Result<PathBuf> {

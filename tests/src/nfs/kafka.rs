@@ -1,5 +1,6 @@
 //! A broker whose home is a guest: its log dir on the NFS server, mounted and started by systemd, as on a machine.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::guest::Guest;
+use super::install::{BINARY, LEDGER_DIR, PROPERTIES, TEMPLATE, install, user_id};
 use super::server::NfsServer;
 use crate::host::Output;
-use crate::kafka::Node;
-use crate::lab::Lab;
+use crate::kafka::{Cluster, Node};
 use crate::ontap::volume;
-use crate::standby::LEDGER;
+use crate::shell;
 
-/// The unit that is Kafka, as packages call it.
-pub const UNIT: &str = "kafka.service";
+/// The unit that is Kafka as the stories' victim: the shipped template's instance.
+pub const UNIT: &str = "kafka@1.service";
 /// The export that holds the ledger.
 pub const LEDGER_EXPORT: &str = "ledger";
 /// Where an agent's configuration is.
@@ -57,69 +58,57 @@ pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &s
     guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {unit}")).map(drop)
 }
 
-/// Makes the guest the home of a broker: mounts its log dir, and writes and enables its unit.
-pub(crate) fn install(lab: &Lab, home: &GuestHome, node: &Node) -> Result<()> {
+/// Makes the guest the home of a broker: mounts its log dir, and installs and enables its unit. `start_script` is
+/// `kafka-server-start.sh`. Until an agent is installed beside it, its configuration is the least that `guard` needs.
+pub(crate) fn install_home(home: &GuestHome, node: &Node, start_script: &str) -> Result<()> {
+    let (guest, server) = (&home.guest, &home.server);
+    let (user, log_dir) = (user_id()?, home.log_dir(node.id()));
+    shell::run("chown", ["-R", &format!("{user}:{user}"), &log_dir.display().to_string()])?;
     let target = node.mount_point();
-    mount_at_boot(&home.guest, &home.server, &volume(node.id()), &target)?;
-    let log =
-        lab.artifacts().canonicalize()?.join(format!("logs/{}-kafka-{}.log", home.guest.name(), node.id()));
-    let command = node.command.iter().map(|word| quoted(word)).collect::<Result<Vec<_>>>()?.join(" ");
-    let address = node.address().ip();
-    // The address comes after every condition, so that a broker that may not start does not take it.
-    let text = format!(
-        "[Unit]\nDescription=Kafka broker {}\nRequires={mount}\nAfter={mount}\n\
-         [Service]\nExecStartPre=ip addr replace {address}/24 dev eth0\nExecStart={command}\n\
-         StandardOutput=append:{log}\nStandardError=append:{log}\nSuccessExitStatus=143\nTimeoutStopSec=60\n\
-         [Install]\nWantedBy=multi-user.target\n",
-        node.id(),
-        mount = mount_unit(&target),
-        log = log.display(),
+    mount_at_boot(guest, server, &volume(node.id()), &target)?;
+    install(guest, server, start_script)?;
+    guest.write(PROPERTIES, fs::read(node.properties())?)?;
+    let (id, name) = (node.id(), node.home_name());
+    let guarded = format!(
+        "[agent]\nhost = \"{name}\"\n[ledger]\ndriver = \"file\"\ndir = \"{LEDGER_DIR}\"\n\
+         [[broker]]\nid = {id}\nhome = \"{name}\"\n"
     );
-    home.guest.write(&format!("/etc/systemd/system/{UNIT}"), text)?;
-    home.guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet {UNIT}")).map(drop)
+    guest.write(CONFIG, guarded)?;
+    let unit = format!("kafka@{}.service", node.id());
+    // The address comes after every condition, so that a broker that may not start does not take it.
+    let site = format!(
+        "[Unit]\nRequiresMountsFor={target}\n[Service]\nExecStartPre=+ip addr replace {}/24 dev eth0\n",
+        node.address().ip()
+    );
+    guest.write(&format!("/etc/systemd/system/{unit}.d/site.conf"), site)?;
+    guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet {unit} && sync")).map(drop)
 }
 
 /// Starts Kafka in its guest. Whether it serves is for others to say.
-pub(crate) fn start(guest: &Guest) -> Result<()> {
-    guest.sh(&format!("systemctl start {UNIT}")).map(drop)
-}
-
-/// A word of a command line, as a unit wants it.
-fn quoted(word: &str) -> Result<String> {
-    ensure!(!word.contains(['"', '\\', '\n']), "{word:?} cannot stand in a unit");
-    let word = word.replace('%', "%%").replace('$', "$$");
-    Ok(if word.contains([' ', '\'']) { format!("\"{word}\"") } else { word })
+pub(crate) fn start(guest: &Guest, broker: i32) -> Result<()> {
+    guest.sh(&format!("systemctl start kafka@{broker}.service")).map(drop)
 }
 
 /// An agent that systemd runs in a guest.
 #[derive(Debug)]
 pub struct GuestAgent {
     guest: Arc<Guest>,
-    binary: String,
 }
 
 impl GuestAgent {
-    /// Installs the agent in a guest with this configuration: mounts the ledger, and writes the unit
-    /// `understudy.service`, which is enabled and not started.
+    /// Installs the agent in a guest with this configuration, as `deploy/systemd/README.md` says, and everything that
+    /// a takeover of a broker of `cluster` needs there. It is enabled and not started.
     ///
     /// # Errors
     /// When the binary is not there, or the ledger cannot be mounted.
-    pub fn install(guest: &Arc<Guest>, server: &NfsServer, config: &str) -> Result<Self> {
-        mount_at_boot(guest, server, LEDGER_EXPORT, LEDGER)?;
-        guest.sh("mkdir -p /srv/local/state")?;
+    pub fn install(guest: &Arc<Guest>, server: &NfsServer, cluster: &Cluster, config: &str) -> Result<Self> {
+        install(guest, server, cluster.start_script())?;
         guest.write("/srv/local/ontap.password", "secret\n")?;
+        guest.write(TEMPLATE, fs::read(cluster.template())?)?;
         guest.write(CONFIG, config)?;
-        let binary = crate::agent::binary()?.canonicalize()?;
-        let binary = binary.to_str().context("a path that is not UTF-8")?.to_owned();
-        let text = format!(
-            "[Unit]\nDescription=Understudy\nRequires={mount}\nAfter={mount}\n\
-             [Service]\nExecStart={binary} --config {CONFIG} run\nRestart=on-failure\nRestartSec=1\n\
-             Environment=RUST_BACKTRACE=1\n[Install]\nWantedBy=multi-user.target\n",
-            mount = mount_unit(LEDGER),
-        );
-        guest.write("/etc/systemd/system/understudy.service", text)?;
-        guest.sh("systemctl daemon-reload && systemctl enable --quiet understudy")?;
-        Ok(Self { guest: Arc::clone(guest), binary })
+        guest.sh(&format!("chmod 0600 /srv/local/ontap.password {CONFIG}"))?;
+        guest.sh("systemctl enable --quiet understudy && sync")?;
+        Ok(Self { guest: Arc::clone(guest) })
     }
 
     /// The guest it is in.
@@ -166,14 +155,10 @@ impl GuestAgent {
     /// # Errors
     /// When it cannot be run; its own failure is in the [`Output`].
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
-        self.guest.run(&self.command(arguments))
-    }
-
-    /// The command line of a command with the agent's configuration.
-    pub(crate) fn command<'c>(&'c self, arguments: &[&'c str]) -> Vec<&'c str> {
-        let mut command = vec![self.binary.as_str(), "--config", CONFIG];
+        // The configuration is where it is looked for.
+        let mut command = vec![BINARY];
         command.extend(arguments);
-        command
+        self.guest.run(&command)
     }
 
     /// Changes the agent's configuration, for its next start and for commands.
@@ -192,10 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_stands_in_a_unit_as_it_is() {
-        assert_eq!(quoted("-cp").unwrap(), "-cp");
-        assert_eq!(quoted("a b%$c").unwrap(), "\"a b%%$$c\"");
-        assert!(quoted("a\"b").is_err());
+    fn a_mount_has_the_unit_that_systemd_looks_for() {
         assert_eq!(mount_unit("/srv/kafka/broker1"), "srv-kafka-broker1.mount");
     }
 }

@@ -1,0 +1,89 @@
+//! What `deploy/systemd/README.md` has operators install, as it is shipped. What differs from site to site is in drop-ins
+//! called `site.conf`.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::guest::Guest;
+use super::kafka::{LEDGER_EXPORT, mount_at_boot};
+use super::plain;
+use super::server::NfsServer;
+use crate::kafka::{Kafka, LOG4J};
+
+/// Where guests mount the export of the ledger.
+const LEDGER_MOUNT: &str = "/mnt/understudy";
+/// The ledger: below its mount point, so that it is missing while nothing is mounted.
+pub(crate) const LEDGER_DIR: &str = "/mnt/understudy/ledger";
+/// The user of Kafka's unit.
+pub(crate) const USER: &str = "kafka";
+/// Where `kafka@.service` has the properties of a broker at home.
+pub(super) const PROPERTIES: &str = "/etc/kafka/server.properties";
+/// The `server.properties` of a host that may take brokers over.
+pub(crate) const TEMPLATE: &str = "/etc/understudy/server.properties";
+/// The program, where the units have it.
+pub(super) const BINARY: &str = "/usr/bin/understudy";
+
+const UNITS: &str = "/etc/systemd/system";
+const SYSUSERS: &str = include_str!("../../../deploy/systemd/sysusers.d/kafka.conf");
+/// Every shipped file, and its place.
+const SHIPPED: &[(&str, &str)] = &[
+    ("/etc/sysusers.d/kafka.conf", SYSUSERS),
+    ("/etc/systemd/system/understudy.service", include_str!("../../../deploy/systemd/understudy.service")),
+    (
+        "/etc/systemd/system/understudy.service.d/nfs.conf",
+        include_str!("../../../deploy/systemd/understudy.service.d/nfs.conf"),
+    ),
+    ("/etc/systemd/system/kafka@.service", include_str!("../../../deploy/systemd/kafka@.service")),
+];
+
+/// The number of Kafka's user, by which a server knows it.
+pub(super) fn user_id() -> Result<u32> {
+    let line = SYSUSERS.lines().find_map(|line| line.strip_prefix("u kafka "));
+    let number = line.and_then(|rest| rest.split_whitespace().next()).context("no user in sysusers.d")?;
+    Ok(number.parse()?)
+}
+
+/// The directory of the ledger, as the bed sees it.
+pub(super) fn ledger_of(server: &NfsServer) -> std::path::PathBuf {
+    server.directory(LEDGER_EXPORT).join("ledger")
+}
+
+/// Puts everything in its place that a host needs, whatever its part is: program, units, Kafka with its user, the ledger.
+/// Nothing is enabled. It may be repeated.
+pub(super) fn install(guest: &Guest, server: &NfsServer, start_script: &str) -> Result<()> {
+    fs::create_dir_all(ledger_of(server))?;
+    mount_at_boot(guest, server, LEDGER_EXPORT, LEDGER_MOUNT)?;
+    for (path, text) in SHIPPED {
+        guest.write(path, text)?;
+    }
+    let binary = crate::agent::binary()?.canonicalize()?;
+    // The bed's build is seen where it is outside; the units want it where a package would have put it.
+    guest.sh(&format!("systemd-sysusers && ln -sfn {} {BINARY}", plain(&binary)?))?;
+    guest.write("/opt/kafka/bin/kafka-server-start.sh", start_script)?;
+    guest.sh("chmod 0755 /opt/kafka/bin/kafka-server-start.sh")?;
+    guest.write("/etc/kafka/log4j2.properties", LOG4J)?;
+    // Kafka's unit and Kafka's user do not see where the jars are outside.
+    let (libs, mount) = (Kafka::home()?.libs()?, "opt-kafka-libs.mount");
+    guest.write(
+        &format!("{UNITS}/{mount}"),
+        format!(
+            "[Unit]\nDescription=Kafka's jars\nRequires=bed-setup.service\nAfter=bed-setup.service\n\
+             [Mount]\nWhat={}\nWhere=/opt/kafka/libs\nType=none\nOptions=bind\n[Install]\nWantedBy=local-fs.target\n",
+            plain(&libs)?
+        ),
+    )?;
+    let site = format!("[Unit]\nRequiresMountsFor={LEDGER_MOUNT} /opt/kafka/libs\n");
+    guest.write(&format!("{UNITS}/kafka@.service.d/site.conf"), site)?;
+    guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {mount} && sync")).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kafkas_number_is_the_shipped_one() {
+        assert!(SYSUSERS.contains(&format!("\nu {USER} {} ", user_id().unwrap())));
+    }
+}
