@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, chown};
 
 use anyhow::{Context, Result, ensure};
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas, mount_from};
@@ -46,9 +47,13 @@ fn a_standby_without_the_right_storage_gives_up_and_the_next_one_takes_over() {
                 "the log dir of another cluster is exported there",
                 "QW5vdGhlckNsdXN0ZXItMQ",
             )?;
+            fs::write(&properties, &own)?;
+            // Gone, and not renamed: the server remembers names of files that still are somewhere.
+            let user = fs::metadata(&properties)?.uid();
             fs::remove_file(&properties)?;
             gives_up(&scenario, "something else is exported there", "meta.properties")?;
             fs::write(&properties, own)?;
+            chown(&properties, Some(user), Some(user))?;
             first.reconfigure(|config| mount_from(config, "10.77.0.250:/broker1/nowhere"))?;
             gives_up(&scenario, "the server refuses the mount", "nowhere")?;
             first.reconfigure(|config| mount_from(config, "10.77.0.254:/broker1"))?;

@@ -2,11 +2,12 @@
 //! called `site.conf`.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use super::guest::Guest;
-use super::kafka::{LEDGER_EXPORT, mount_at_boot};
+use super::kafka::{LEDGER_EXPORT, mount};
 use super::plain;
 use super::server::NfsServer;
 use crate::kafka::{Kafka, LOG4J};
@@ -24,7 +25,10 @@ pub(crate) const TEMPLATE: &str = "/etc/understudy/server.properties";
 /// The program, where the units have it.
 pub(super) const BINARY: &str = "/usr/bin/understudy";
 
-const UNITS: &str = "/etc/systemd/system";
+/// Where units are installed.
+pub(super) const UNITS: &str = "/etc/systemd/system";
+const START: &str = "/opt/kafka/bin/kafka-server-start.sh";
+const JARS: &str = "opt-kafka-libs.mount";
 const SYSUSERS: &str = include_str!("../../../deploy/systemd/sysusers.d/kafka.conf");
 /// Every shipped file, and its place.
 const SHIPPED: &[(&str, &str)] = &[
@@ -45,37 +49,52 @@ pub(super) fn user_id() -> Result<u32> {
 }
 
 /// The directory of the ledger, as the bed sees it.
-pub(super) fn ledger_of(server: &NfsServer) -> std::path::PathBuf {
+pub(super) fn ledger_of(server: &NfsServer) -> PathBuf {
     server.directory(LEDGER_EXPORT).join("ledger")
 }
 
-/// Puts everything in its place that a host needs, whatever its part is: program, units, Kafka with its user, the ledger.
-/// Nothing is enabled. It may be repeated.
-pub(super) fn install(guest: &Guest, server: &NfsServer, start_script: &str) -> Result<()> {
+/// Puts everything in its place that a host needs, whatever its part is: program, units, Kafka with its user, the ledger;
+/// and `files`, of paths and texts. Then runs `then`, of which the shipped units are not enabled yet. It may be repeated.
+pub(super) fn install(
+    guest: &Guest,
+    server: &NfsServer,
+    start_script: &str,
+    files: &[(String, String)],
+    then: &str,
+) -> Result<()> {
     fs::create_dir_all(ledger_of(server))?;
-    mount_at_boot(guest, server, LEDGER_EXPORT, LEDGER_MOUNT)?;
-    for (path, text) in SHIPPED {
-        guest.write(path, text)?;
-    }
-    let binary = crate::agent::binary()?.canonicalize()?;
-    // The bed's build is seen where it is outside; the units want it where a package would have put it.
-    guest.sh(&format!("systemd-sysusers && ln -sfn {} {BINARY}", plain(&binary)?))?;
-    guest.write("/opt/kafka/bin/kafka-server-start.sh", start_script)?;
-    guest.sh("chmod 0755 /opt/kafka/bin/kafka-server-start.sh")?;
-    guest.write("/etc/kafka/log4j2.properties", LOG4J)?;
-    // Kafka's unit and Kafka's user do not see where the jars are outside.
-    let (libs, mount) = (Kafka::home()?.libs()?, "opt-kafka-libs.mount");
-    guest.write(
-        &format!("{UNITS}/{mount}"),
-        format!(
-            "[Unit]\nDescription=Kafka's jars\nRequires=bed-setup.service\nAfter=bed-setup.service\n\
-             [Mount]\nWhat={}\nWhere=/opt/kafka/libs\nType=none\nOptions=bind\n[Install]\nWantedBy=local-fs.target\n",
-            plain(&libs)?
+    let (ledger, jars) = (mount(server, LEDGER_EXPORT, LEDGER_MOUNT), jars()?);
+    let own = [
+        (START.to_owned(), start_script.to_owned()),
+        ("/etc/kafka/log4j2.properties".to_owned(), LOG4J.to_owned()),
+        (format!("{UNITS}/{}", ledger.0), ledger.1),
+        (format!("{UNITS}/{JARS}"), jars),
+        (
+            format!("{UNITS}/kafka@.service.d/site.conf"),
+            format!("[Unit]\nRequiresMountsFor={LEDGER_MOUNT} /opt/kafka/libs\n"),
         ),
-    )?;
-    let site = format!("[Unit]\nRequiresMountsFor={LEDGER_MOUNT} /opt/kafka/libs\n");
-    guest.write(&format!("{UNITS}/kafka@.service.d/site.conf"), site)?;
-    guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {mount} && sync")).map(drop)
+    ];
+    let ours = own.iter().chain(files).map(|(path, text)| (path.as_str(), text.as_str()));
+    guest.write_all(&SHIPPED.iter().copied().chain(ours).collect::<Vec<_>>())?;
+    // The bed's build is seen where it is outside; the units want it where a package would have put it.
+    let binary = crate::agent::binary()?.canonicalize()?;
+    guest
+        .sh(&format!(
+            "systemd-sysusers && ln -sfn {} {BINARY} && chmod 0755 {START} && systemctl daemon-reload && \
+             systemctl enable --quiet --now {} {JARS} && {then} && sync",
+            plain(&binary)?,
+            ledger.0
+        ))
+        .map(drop)
+}
+
+/// The mount of Kafka's jars: its unit and its user do not see where they are outside.
+fn jars() -> Result<String> {
+    Ok(format!(
+        "[Unit]\nDescription=Kafka's jars\nRequires=bed-setup.service\nAfter=bed-setup.service\n\
+         [Mount]\nWhat={}\nWhere=/opt/kafka/libs\nType=none\nOptions=bind\n[Install]\nWantedBy=local-fs.target\n",
+        plain(&Kafka::home()?.libs()?)?
+    ))
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::guest::Guest;
-use super::install::{BINARY, LEDGER_DIR, PROPERTIES, TEMPLATE, install, user_id};
+use super::install::{BINARY, LEDGER_DIR, PROPERTIES, TEMPLATE, UNITS, install, user_id};
 use super::server::NfsServer;
 use crate::host::Output;
 use crate::kafka::{Cluster, Node};
-use crate::ontap::volume;
+use crate::ontap::{PASSWORD, volume};
 use crate::shell;
 
 /// The unit that is Kafka as the stories' victim: the shipped template's instance.
@@ -43,45 +43,52 @@ fn mount_unit(target: &str) -> String {
     format!("{}.mount", target.trim_matches('/').replace('/', "-"))
 }
 
-/// The mount of an export, as a unit: from then on at each boot.
-///
-/// # Errors
-/// When it cannot be mounted.
-pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &str) -> Result<()> {
+/// A mount unit, and its text.
+pub(super) fn mount(server: &NfsServer, export: &str, target: &str) -> (String, String) {
     let source = server.source(export);
     let text = format!(
         "[Unit]\nDescription={source}\n[Mount]\nWhat={source}\nWhere={target}\nType=nfs4\n\
          Options=vers=4.1,proto=tcp,hard,noatime,nconnect=4\nTimeoutSec=30\n[Install]\nWantedBy=remote-fs.target\n"
     );
-    let unit = mount_unit(target);
-    guest.write(&format!("/etc/systemd/system/{unit}"), text)?;
+    (mount_unit(target), text)
+}
+
+/// The mount of an export, as a unit: from then on at each boot.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &str) -> Result<()> {
+    let (unit, text) = mount(server, export, target);
+    guest.write(&format!("{UNITS}/{unit}"), text)?;
     guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {unit}")).map(drop)
 }
 
 /// Makes the guest the home of a broker: mounts its log dir, and installs and enables its unit. `start_script` is
 /// `kafka-server-start.sh`. Until an agent is installed beside it, its configuration is the least that `guard` needs.
 pub(crate) fn install_home(home: &GuestHome, node: &Node, start_script: &str) -> Result<()> {
-    let (guest, server) = (&home.guest, &home.server);
     let (user, log_dir) = (user_id()?, home.log_dir(node.id()));
     shell::run("chown", ["-R", &format!("{user}:{user}"), &log_dir.display().to_string()])?;
-    let target = node.mount_point();
-    mount_at_boot(guest, server, &volume(node.id()), &target)?;
-    install(guest, server, start_script)?;
-    guest.write(PROPERTIES, fs::read(node.properties())?)?;
-    let (id, name) = (node.id(), node.home_name());
+    let (id, name, target) = (node.id(), node.home_name(), node.mount_point());
+    let (mount, mounted) = mount(&home.server, &volume(id), &target);
     let guarded = format!(
         "[agent]\nhost = \"{name}\"\n[ledger]\ndriver = \"file\"\ndir = \"{LEDGER_DIR}\"\n\
          [[broker]]\nid = {id}\nhome = \"{name}\"\n"
     );
-    guest.write(CONFIG, guarded)?;
-    let unit = format!("kafka@{}.service", node.id());
     // The address comes after every condition, so that a broker that may not start does not take it.
     let site = format!(
         "[Unit]\nRequiresMountsFor={target}\n[Service]\nExecStartPre=+ip addr replace {}/24 dev eth0\n",
         node.address().ip()
     );
-    guest.write(&format!("/etc/systemd/system/{unit}.d/site.conf"), site)?;
-    guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet {unit} && sync")).map(drop)
+    let properties = fs::read_to_string(node.properties())?;
+    let files = [
+        (format!("{UNITS}/{mount}"), mounted),
+        (format!("{UNITS}/kafka@{id}.service.d/site.conf"), site),
+        (PROPERTIES.to_owned(), properties),
+        (CONFIG.to_owned(), guarded),
+    ];
+    let then =
+        format!("systemctl enable --quiet --now {mount} && systemctl enable --quiet kafka@{id}.service");
+    install(&home.guest, &home.server, start_script, &files, &then)
 }
 
 /// Starts Kafka in its guest. Whether it serves is for others to say.
@@ -102,12 +109,13 @@ impl GuestAgent {
     /// # Errors
     /// When the binary is not there, or the ledger cannot be mounted.
     pub fn install(guest: &Arc<Guest>, server: &NfsServer, cluster: &Cluster, config: &str) -> Result<Self> {
-        install(guest, server, cluster.start_script())?;
-        guest.write("/srv/local/ontap.password", "secret\n")?;
-        guest.write(TEMPLATE, fs::read(cluster.template())?)?;
-        guest.write(CONFIG, config)?;
-        guest.sh(&format!("chmod 0600 /srv/local/ontap.password {CONFIG}"))?;
-        guest.sh("systemctl enable --quiet understudy && sync")?;
+        let files = [
+            (PASSWORD.to_owned(), "secret\n".to_owned()),
+            (TEMPLATE.to_owned(), fs::read_to_string(cluster.template())?),
+            (CONFIG.to_owned(), config.to_owned()),
+        ];
+        let then = format!("chmod 0600 {PASSWORD} {CONFIG} && systemctl enable --quiet understudy");
+        install(guest, server, cluster.start_script(), &files, &then)?;
         Ok(Self { guest: Arc::clone(guest) })
     }
 

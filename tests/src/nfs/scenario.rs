@@ -203,12 +203,14 @@ impl<'a> NfsScenario<'a> {
         Ok(output)
     }
 
-    /// What of `phases: …` the newest takeover's history says.
+    /// What of `phases: …` the newest takeover's history says. The guest's journal is kept beside it, for its times.
     ///
     /// # Errors
     /// When there is none.
     pub fn note_phases(&self, agent: &GuestAgent) -> Result<String> {
         let history = self.cli(agent, &["history", "--broker", "1"], 0)?.stdout;
+        let journal = agent.guest().sh("journalctl --boot --output=short-precise --no-pager --lines=2000")?;
+        fs::write(self.lab.artifacts().join(format!("logs/{}-journal.log", agent.guest().name())), journal)?;
         let phases =
             history.lines().rfind(|line| line.contains("phases:")).context("no phases in `history`")?;
         self.lab.note(phases.trim());
