@@ -20,7 +20,7 @@ use crate::lab::{HUB, Lab};
 /// Its SVM.
 pub(crate) const SVM: &str = "svm1";
 /// Where every host with an agent has the password.
-const PASSWORD: &str = "/srv/local/ontap.password";
+pub(crate) const PASSWORD: &str = "/srv/local/ontap.password";
 
 /// The storage system of a story.
 pub struct Ontap {

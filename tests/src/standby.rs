@@ -8,6 +8,7 @@ use crate::export::Storage;
 use crate::host::Host;
 use crate::kafka::{Cluster, Node, pid_file};
 use crate::lab::Lab;
+use crate::nfs::install::{LEDGER_DIR, TEMPLATE, USER};
 use crate::nfs::{Guest, NfsOntap, NfsServer};
 use crate::ontap::volume;
 use crate::switch::Outlet;
@@ -53,7 +54,7 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
 }
 
 /// The configuration of the agent in the guest `own`, which guards every broker of `cluster` that is at home in a guest:
-/// mode `auto`, its log dir mounted from `server`, and every host that `storage` knows fenced by its rules within `timeout`.
+/// mode `auto`, its log dir mounted from `server`, Kafka the shipped unit, and every host that `storage` knows fenced by its rules within `timeout`.
 ///
 /// # Errors
 /// When the storage system has no certificate.
@@ -66,6 +67,11 @@ pub fn guest_config(
 ) -> Result<Table> {
     let mut config = base(cluster, own.name());
     set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
+    set(&mut config, "agent", "state_dir", "/var/lib/understudy");
+    set(&mut config, "ledger", "dir", LEDGER_DIR);
+    let unit =
+        [("driver", "systemd"), ("unit", "kafka@{broker}.service"), ("template", TEMPLATE), ("user", USER)];
+    config.insert("broker_host".to_owned(), table(unit));
     let nodes: Vec<&Node> = cluster.brokers().iter().filter(|node| node.guest().is_ok()).collect();
     let host = |name: &str| table([("name", name)]);
     config

@@ -236,7 +236,7 @@ fn a_standby_is_ready(lab: &Lab, bed: &NfsBed, cluster: &Cluster, server: &Arc<N
     let mut config = standby::guest_config(cluster, &standby, server, &storage, "30s")?;
     config.insert("mode".to_owned(), "observe".into());
     let begin = Instant::now();
-    let agent = GuestAgent::install(&standby, server, &config.to_string())?;
+    let agent = GuestAgent::install(&standby, server, cluster, &config.to_string())?;
     agent.start()?;
     agent.wait_ready(SOON)?;
     lab.note(format!("the agent in standby-1 is ready after {:.1} s", seconds(begin)));
@@ -258,7 +258,7 @@ fn a_broker_runs_in_a_guest() {
         let home = GuestHome { guest: Arc::clone(&guest), server: Arc::clone(&server) };
         let guests = BTreeMap::from([(1, home)]);
         let cluster = lab.kafka(ClusterSpec { guests, ..ClusterSpec::default() })?;
-        let started = guest.sh("systemctl show kafka --property=ActiveState --value")?;
+        let started = guest.sh("systemctl show kafka@1.service --property=ActiveState --value")?;
         ensure!(started.trim() == "active", "{started}");
         lab.note(format!("memory of b1: {}", guest.sh("free -m | sed -n 2p")?.trim()));
         eventually("Kafka's lock on the server", SOON, || {

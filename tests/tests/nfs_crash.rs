@@ -3,11 +3,27 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
+use e2e::nfs::GuestAgent;
 use e2e::nfs::kafka::UNIT;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
+use e2e::nfs::units::AGENT;
 use e2e::scenario::PATIENCE;
-use e2e::{eventually, story};
+use e2e::{Lab, eventually, story};
+
+/// What `deploy/systemd/README.md` says of the exposure of `understudy.service` where it mounts.
+const EXPOSURE: f64 = 5.4;
+
+/// The daemon is what operators install, and what confines it is in force.
+fn runs_as_shipped(lab: &Lab, agent: &GuestAgent) -> Result<()> {
+    agent.ensure_watched()?;
+    let (exposure, confinement) = (agent.exposure()?, agent.confinement()?);
+    lab.note(format!("{AGENT} is exposed to {exposure}; {confinement}"));
+    ensure!(exposure <= EXPOSURE, "its exposure is {exposure}");
+    // CAP_SYS_MODULE, CAP_SYS_TIME and CAP_SYSLOG are not in it: the whole set ends with ffffffff.
+    ensure!(confinement.contains("NoNewPrivs: 1") && !confinement.contains("1ffffffffff"), "{confinement}");
+    Ok(())
+}
 
 #[test]
 fn a_dead_machine_is_replaced_at_once_and_stays_out() {
@@ -16,14 +32,16 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         let (agent, home) = (scenario.agent(), scenario.home.guest());
         // Topics that nobody else has a copy of: what `check` warns of, and `history` must not hide.
         scenario.cluster.create_topic("alone", 6, 1, 1)?;
-        scenario.start_agents()?;
         let warned = scenario.agent().cli(&["check"])?;
         ensure!(warned.stdout.contains("have no other replica"), "{warned:?}");
+        scenario.start_agents()?;
+        runs_as_shipped(lab, agent)?;
         ensure!(scenario.storage.owners("broker1") == ["b1"], "{:?}", scenario.storage.owners("broker1"));
 
         scenario.recovered_after(|| home.crash())?;
         scenario.decided(agent, "healthy")?;
         scenario.ensure_runs_on(agent)?;
+        agent.ensure_unit_of(1)?;
         ensure!(
             scenario.storage.owners("broker1") == ["standby-1"],
             "{:?}",
@@ -60,7 +78,13 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         let written = home.run_within(Duration::from_secs(20), &["touch", "/mnt/probe"])?;
         ensure!(probe.code != 0 || written.code != 0, "the old host can write");
         scenario.ensure_runs_on(agent)?;
-        ensure!(scenario.epochs()?.len() == 1, "one fault, one takeover");
+        // All of this, and the watchdog never had to end the agent.
+        agent.ensure_watched()?;
+        ensure!(
+            scenario.epochs()? == ["epoch-1.journal"],
+            "one fault, one takeover: {:?}",
+            scenario.epochs()?
+        );
         scenario.verdict()?;
         Ok(())
     });

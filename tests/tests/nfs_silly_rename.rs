@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use e2e::history::WriteSpec;
+use e2e::nfs::kafka::UNIT;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
 use e2e::scenario::PATIENCE;
 use e2e::{eventually, story};
@@ -57,7 +58,8 @@ fn partitions_leave_a_broker_on_nfs() {
             "directories of the partitions: {}",
             if gone.is_ok() { "removed" } else { "left behind" }
         ));
-        let offline = home.sh("journalctl --unit=kafka --no-pager | grep -c 'LogDirFailure' || true")?;
+        let offline =
+            home.sh(&format!("journalctl --unit={UNIT} --no-pager | grep -c 'LogDirFailure' || true"))?;
         lab.note(format!(
             "Kafka on NFS {}; log dir failures: {}",
             if kafkas(home)? == before { "lives" } else { "has died" },

@@ -18,7 +18,7 @@ use super::format::format_all;
 use super::node::{BROKER_PORT, CONTROLLER_PORT, Home, Node, mount_point, write_properties};
 use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
-use super::{Jvm, Kafka, LOG4J};
+use super::{Jvm, Kafka, LOG4J, start_script};
 use crate::eventually;
 use crate::export::Storage;
 use crate::history::{GroupReader, History, Verdict, WriteSpec, Writer, verify};
@@ -67,6 +67,7 @@ pub struct Cluster {
     controllers: Vec<Node>,
     template: PathBuf,
     command: Vec<String>,
+    start_script: String,
     artifacts: PathBuf,
     storage: Storage,
 }
@@ -137,9 +138,10 @@ impl Cluster {
             formats.push((node, properties));
         }
         format_all(&kafka, &log4j, &formats)?;
+        let start_script = start_script(&spec.jvm);
         for node in &brokers {
             if let Some(home) = spec.guests.get(&node.id) {
-                nfs::kafka::install(lab, home, node)?;
+                nfs::kafka::install_home(home, node, &start_script)?;
             }
         }
 
@@ -147,7 +149,7 @@ impl Cluster {
         write_properties(&template, &template_properties(spec, &common))?;
         let command = run(&spec.jvm, "{properties}");
         let artifacts = lab.artifacts().to_owned();
-        Ok(Self { brokers, controllers, template, command, artifacts, storage: spec.storage })
+        Ok(Self { brokers, controllers, template, command, start_script, artifacts, storage: spec.storage })
     }
 
     /// All brokers.
@@ -198,6 +200,11 @@ impl Cluster {
     #[must_use]
     pub fn command(&self) -> &[String] {
         &self.command
+    }
+
+    /// The script that starts a broker in a guest, given its `server.properties`.
+    pub(crate) fn start_script(&self) -> &str {
+        &self.start_script
     }
 
     /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it. Those on the NFS server are

@@ -25,7 +25,7 @@ const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
 const CLASSES: &str = "UNDERSTUDY_KAFKA_CLASSES";
 
 /// Kafka's log goes to standard output, and so to the log of its process.
-const LOG4J: &str = "status = error
+pub(crate) const LOG4J: &str = "status = error
 appender.console.type = Console
 appender.console.name = C
 appender.console.layout.type = PatternLayout
@@ -38,6 +38,7 @@ rootLogger.appenderRef.c.ref = C
 #[derive(Debug, Clone)]
 pub struct Kafka {
     java: PathBuf,
+    libs: PathBuf,
     class_path: String,
     version: String,
 }
@@ -91,13 +92,18 @@ impl Kafka {
             .iter()
             .find_map(|jar| Path::new(jar).file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
             .with_context(|| format!("{HOME}: no Kafka 4 in {}", libs.display()))?;
-        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":") })
+        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":"), libs })
     }
 
     /// Its version.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Where its jars are.
+    pub(crate) fn libs(&self) -> Result<PathBuf> {
+        self.libs.canonicalize().with_context(|| format!("there is no {}", self.libs.display()))
     }
 
     /// The command that runs `main` with `arguments`.
@@ -111,6 +117,15 @@ impl Kafka {
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         command
     }
+}
+
+/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`.
+pub(crate) fn start_script(jvm: &Jvm) -> String {
+    format!(
+        "#!/bin/sh\nexec java {} -Dlog4j2.configurationFile=file:/etc/kafka/log4j2.properties -cp '/opt/kafka/libs/*' \
+         kafka.Kafka \"$@\"\n",
+        jvm.flags.join(" ")
+    )
 }
 
 fn java() -> Result<PathBuf> {

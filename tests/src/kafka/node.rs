@@ -111,7 +111,7 @@ impl Node {
     pub(crate) fn begin(&self) -> Result<()> {
         match &self.home {
             Home::Host(_) => self.start().map(drop),
-            Home::Guest(guest) => nfs::kafka::start(guest),
+            Home::Guest(guest) => nfs::kafka::start(guest, self.id),
         }
     }
 

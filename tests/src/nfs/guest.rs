@@ -230,6 +230,20 @@ impl Guest {
         Ok(())
     }
 
+    /// [`Guest::write`] of many, on the disk when all are.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub fn write_all(&self, files: &[(&str, &str)]) -> Result<()> {
+        let script = "set -e; while read -r size path; do mkdir -p \"$(dirname \"$path\")\"; \
+                      head -c \"$size\" >\"$path.new\"; mv \"$path.new\" \"$path\"; done; sync";
+        let named = |(path, text): &(&str, &str)| format!("{} {path}\n{text}", text.len());
+        let input: String = files.iter().map(named).collect();
+        let output = self.ask(COMMAND, input.as_bytes(), &["sh", "-c", script])?;
+        ensure!(output.code == 0, "cannot write files on {}: {}", self.name, output.stderr.trim());
+        Ok(())
+    }
+
     /// Reads a file of it.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! A broker whose home is a guest: its log dir on the NFS server, mounted and started by systemd, as on a machine.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::guest::Guest;
+use super::install::{BINARY, LEDGER_DIR, PROPERTIES, TEMPLATE, UNITS, install, user_id};
 use super::server::NfsServer;
 use crate::host::Output;
-use crate::kafka::Node;
-use crate::lab::Lab;
-use crate::ontap::volume;
-use crate::standby::LEDGER;
+use crate::kafka::{Cluster, Node};
+use crate::ontap::{PASSWORD, volume};
+use crate::shell;
 
-/// The unit that is Kafka, as packages call it.
-pub const UNIT: &str = "kafka.service";
+/// The unit that is Kafka as the stories' victim: the shipped template's instance.
+pub const UNIT: &str = "kafka@1.service";
 /// The export that holds the ledger.
 pub const LEDGER_EXPORT: &str = "ledger";
 /// Where an agent's configuration is.
@@ -42,84 +43,80 @@ fn mount_unit(target: &str) -> String {
     format!("{}.mount", target.trim_matches('/').replace('/', "-"))
 }
 
-/// The mount of an export, as a unit: from then on at each boot.
-///
-/// # Errors
-/// When it cannot be mounted.
-pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &str) -> Result<()> {
+/// A mount unit, and its text.
+pub(super) fn mount(server: &NfsServer, export: &str, target: &str) -> (String, String) {
     let source = server.source(export);
     let text = format!(
         "[Unit]\nDescription={source}\n[Mount]\nWhat={source}\nWhere={target}\nType=nfs4\n\
          Options=vers=4.1,proto=tcp,hard,noatime,nconnect=4\nTimeoutSec=30\n[Install]\nWantedBy=remote-fs.target\n"
     );
-    let unit = mount_unit(target);
-    guest.write(&format!("/etc/systemd/system/{unit}"), text)?;
+    (mount_unit(target), text)
+}
+
+/// The mount of an export, as a unit: from then on at each boot.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &str) -> Result<()> {
+    let (unit, text) = mount(server, export, target);
+    guest.write(&format!("{UNITS}/{unit}"), text)?;
     guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {unit}")).map(drop)
 }
 
-/// Makes the guest the home of a broker: mounts its log dir, and writes and enables its unit.
-pub(crate) fn install(lab: &Lab, home: &GuestHome, node: &Node) -> Result<()> {
-    let target = node.mount_point();
-    mount_at_boot(&home.guest, &home.server, &volume(node.id()), &target)?;
-    let log =
-        lab.artifacts().canonicalize()?.join(format!("logs/{}-kafka-{}.log", home.guest.name(), node.id()));
-    let command = node.command.iter().map(|word| quoted(word)).collect::<Result<Vec<_>>>()?.join(" ");
-    let address = node.address().ip();
-    // The address comes after every condition, so that a broker that may not start does not take it.
-    let text = format!(
-        "[Unit]\nDescription=Kafka broker {}\nRequires={mount}\nAfter={mount}\n\
-         [Service]\nExecStartPre=ip addr replace {address}/24 dev eth0\nExecStart={command}\n\
-         StandardOutput=append:{log}\nStandardError=append:{log}\nSuccessExitStatus=143\nTimeoutStopSec=60\n\
-         [Install]\nWantedBy=multi-user.target\n",
-        node.id(),
-        mount = mount_unit(&target),
-        log = log.display(),
+/// Makes the guest the home of a broker: mounts its log dir, and installs and enables its unit. `start_script` is
+/// `kafka-server-start.sh`. Until an agent is installed beside it, its configuration is the least that `guard` needs.
+pub(crate) fn install_home(home: &GuestHome, node: &Node, start_script: &str) -> Result<()> {
+    let (user, log_dir) = (user_id()?, home.log_dir(node.id()));
+    shell::run("chown", ["-R", &format!("{user}:{user}"), &log_dir.display().to_string()])?;
+    let (id, name, target) = (node.id(), node.home_name(), node.mount_point());
+    let (mount, mounted) = mount(&home.server, &volume(id), &target);
+    let guarded = format!(
+        "[agent]\nhost = \"{name}\"\n[ledger]\ndriver = \"file\"\ndir = \"{LEDGER_DIR}\"\n\
+         [[broker]]\nid = {id}\nhome = \"{name}\"\n"
     );
-    home.guest.write(&format!("/etc/systemd/system/{UNIT}"), text)?;
-    home.guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet {UNIT}")).map(drop)
+    // The address comes after every condition, so that a broker that may not start does not take it.
+    let site = format!(
+        "[Unit]\nRequiresMountsFor={target}\n[Service]\nExecStartPre=+ip addr replace {}/24 dev eth0\n",
+        node.address().ip()
+    );
+    let properties = fs::read_to_string(node.properties())?;
+    let files = [
+        (format!("{UNITS}/{mount}"), mounted),
+        (format!("{UNITS}/kafka@{id}.service.d/site.conf"), site),
+        (PROPERTIES.to_owned(), properties),
+        (CONFIG.to_owned(), guarded),
+    ];
+    let then =
+        format!("systemctl enable --quiet --now {mount} && systemctl enable --quiet kafka@{id}.service");
+    install(&home.guest, &home.server, start_script, &files, &then)
 }
 
 /// Starts Kafka in its guest. Whether it serves is for others to say.
-pub(crate) fn start(guest: &Guest) -> Result<()> {
-    guest.sh(&format!("systemctl start {UNIT}")).map(drop)
-}
-
-/// A word of a command line, as a unit wants it.
-fn quoted(word: &str) -> Result<String> {
-    ensure!(!word.contains(['"', '\\', '\n']), "{word:?} cannot stand in a unit");
-    let word = word.replace('%', "%%").replace('$', "$$");
-    Ok(if word.contains([' ', '\'']) { format!("\"{word}\"") } else { word })
+pub(crate) fn start(guest: &Guest, broker: i32) -> Result<()> {
+    guest.sh(&format!("systemctl start kafka@{broker}.service")).map(drop)
 }
 
 /// An agent that systemd runs in a guest.
 #[derive(Debug)]
 pub struct GuestAgent {
     guest: Arc<Guest>,
-    binary: String,
 }
 
 impl GuestAgent {
-    /// Installs the agent in a guest with this configuration: mounts the ledger, and writes the unit
-    /// `understudy.service`, which is enabled and not started.
+    /// Installs the agent in a guest with this configuration, as `deploy/systemd/README.md` says, and everything that
+    /// a takeover of a broker of `cluster` needs there. It is enabled and not started.
     ///
     /// # Errors
     /// When the binary is not there, or the ledger cannot be mounted.
-    pub fn install(guest: &Arc<Guest>, server: &NfsServer, config: &str) -> Result<Self> {
-        mount_at_boot(guest, server, LEDGER_EXPORT, LEDGER)?;
-        guest.sh("mkdir -p /srv/local/state")?;
-        guest.write("/srv/local/ontap.password", "secret\n")?;
-        guest.write(CONFIG, config)?;
-        let binary = crate::agent::binary()?.canonicalize()?;
-        let binary = binary.to_str().context("a path that is not UTF-8")?.to_owned();
-        let text = format!(
-            "[Unit]\nDescription=Understudy\nRequires={mount}\nAfter={mount}\n\
-             [Service]\nExecStart={binary} --config {CONFIG} run\nRestart=on-failure\nRestartSec=1\n\
-             Environment=RUST_BACKTRACE=1\n[Install]\nWantedBy=multi-user.target\n",
-            mount = mount_unit(LEDGER),
-        );
-        guest.write("/etc/systemd/system/understudy.service", text)?;
-        guest.sh("systemctl daemon-reload && systemctl enable --quiet understudy")?;
-        Ok(Self { guest: Arc::clone(guest), binary })
+    pub fn install(guest: &Arc<Guest>, server: &NfsServer, cluster: &Cluster, config: &str) -> Result<Self> {
+        let files = [
+            (PASSWORD.to_owned(), "secret\n".to_owned()),
+            (TEMPLATE.to_owned(), fs::read_to_string(cluster.template())?),
+            (CONFIG.to_owned(), config.to_owned()),
+        ];
+        let then = format!("chmod 0600 {PASSWORD} {CONFIG} && systemctl enable --quiet understudy");
+        install(guest, server, cluster.start_script(), &files, &then)?;
+        Ok(Self { guest: Arc::clone(guest) })
     }
 
     /// The guest it is in.
@@ -166,14 +163,10 @@ impl GuestAgent {
     /// # Errors
     /// When it cannot be run; its own failure is in the [`Output`].
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
-        self.guest.run(&self.command(arguments))
-    }
-
-    /// The command line of a command with the agent's configuration.
-    pub(crate) fn command<'c>(&'c self, arguments: &[&'c str]) -> Vec<&'c str> {
-        let mut command = vec![self.binary.as_str(), "--config", CONFIG];
+        // The configuration is where it is looked for.
+        let mut command = vec![BINARY];
         command.extend(arguments);
-        command
+        self.guest.run(&command)
     }
 
     /// Changes the agent's configuration, for its next start and for commands.
@@ -192,10 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_stands_in_a_unit_as_it_is() {
-        assert_eq!(quoted("-cp").unwrap(), "-cp");
-        assert_eq!(quoted("a b%$c").unwrap(), "\"a b%%$$c\"");
-        assert!(quoted("a\"b").is_err());
+    fn a_mount_has_the_unit_that_systemd_looks_for() {
         assert_eq!(mount_unit("/srv/kafka/broker1"), "srv-kafka-broker1.mount");
     }
 }

@@ -7,11 +7,13 @@
 
 mod exec;
 mod guest;
+pub(crate) mod install;
 pub mod kafka;
 mod power;
 pub mod scenario;
 mod server;
 mod storage;
+pub mod units;
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 use toml::{Table, Value, toml};
 
-use super::kafka::{LEDGER_EXPORT, UNIT, mount_at_boot};
+use super::install::ledger_of;
+use super::kafka::{LEDGER_EXPORT, mount_at_boot};
 use super::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
 use crate::history::{History, WriteSpec, Writer};
 use crate::host::Output;
@@ -89,12 +90,11 @@ impl<'a> NfsScenario<'a> {
                 mount_at_boot(guest, &server, CANARY_EXPORT, CANARY)?;
                 config.insert("canary".to_owned(), vec![canary()].into());
             }
-            GuestAgent::install(guest, &server, &config.to_string())
+            GuestAgent::install(guest, &server, &cluster, &config.to_string())
         };
         let mut agents: Vec<GuestAgent> =
             others.iter().chain([home]).enumerate().map(install).collect::<Result<_>>()?;
         let home = agents.pop().context("no agent at home")?;
-        guard(&home)?;
         cluster.create_topic(TOPIC, PARTITIONS, 3, 2)?;
         let writer = cluster.write(WriteSpec::steady(TOPIC, PARTITIONS, 300))?;
         let scenario = Self { lab, server, storage, cluster, home, standbys: agents, writer };
@@ -180,7 +180,7 @@ impl<'a> NfsScenario<'a> {
     /// # Errors
     /// When the ledger cannot be read.
     pub fn epochs(&self) -> Result<Vec<String>> {
-        let dir = self.server.directory(LEDGER_EXPORT).join(format!("broker-{VICTIM}"));
+        let dir = ledger_of(&self.server).join(format!("broker-{VICTIM}"));
         if !dir.exists() {
             return Ok(Vec::new());
         }
@@ -203,12 +203,14 @@ impl<'a> NfsScenario<'a> {
         Ok(output)
     }
 
-    /// What of `phases: …` the newest takeover's history says.
+    /// What of `phases: …` the newest takeover's history says. The guest's journal is kept beside it, for its times.
     ///
     /// # Errors
     /// When there is none.
     pub fn note_phases(&self, agent: &GuestAgent) -> Result<String> {
         let history = self.cli(agent, &["history", "--broker", "1"], 0)?.stdout;
+        let journal = agent.guest().sh("journalctl --boot --output=short-precise --no-pager --lines=2000")?;
+        fs::write(self.lab.artifacts().join(format!("logs/{}-journal.log", agent.guest().name())), journal)?;
         let phases =
             history.lines().rfind(|line| line.contains("phases:")).context("no phases in `history`")?;
         self.lab.note(phases.trim());
@@ -334,16 +336,6 @@ fn canary() -> Table {
     canary.insert("dir".to_owned(), CANARY.into());
     canary.insert("brokers".to_owned(), vec![i64::from(VICTIM)].into());
     canary
-}
-
-/// Has Kafka's unit at home ask before each start, as `deploy/systemd` does.
-fn guard(home: &GuestAgent) -> Result<()> {
-    let command = home.command(&["guard", "--broker", "1", "--wait", "30s"]).join(" ");
-    let text = format!(
-        "[Service]\nExecCondition=+{command}\nTimeoutStartSec=120\nRestart=on-failure\nRestartSec=2\n"
-    );
-    home.guest().write(&format!("/etc/systemd/system/{UNIT}.d/understudy-guard.conf"), text)?;
-    home.guest().sh("systemctl daemon-reload").map(drop)
 }
 
 /// The process ids of Kafka in a guest, by its kernel.

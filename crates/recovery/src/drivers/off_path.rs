@@ -11,13 +11,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 /// Calls that may hang at one time, over all keys. Each holds a thread until its server answers.
 const MAX_HUNG: usize = 64;
 
-/// The calls whose caller gave up and which still hang: how many of each name.
-static HUNG: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+/// The calls whose caller gave up and which still hang, by name.
+static HUNG: Mutex<BTreeMap<String, Hung>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug)]
+struct Hung {
+    calls: usize,
+    /// When the first of them was begun.
+    since: Timestamp,
+}
 
 /// Why a file system call gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +42,13 @@ pub enum OffPathError {
     },
     /// An earlier call of the same name still hangs, so no further one was begun.
     #[error(
-        "{what} still hangs from an earlier call: the storage below it may be dead; check the mount and its server"
+        "{what} still hangs from an earlier call, since {since:.0}: the storage below it may be dead; check the mount and its server"
     )]
     StillHung {
         /// What was called, on what.
         what: String,
+        /// When the call that hangs was begun, by this host's clock.
+        since: Timestamp,
     },
     /// So many calls hang that no further one is begun.
     #[error(
@@ -81,7 +91,7 @@ pub async fn off_path<T: Send + 'static>(
 ) -> Result<T, OffPathError> {
     refuse_if_hung(what)?;
     let (sender, answer) = oneshot::channel();
-    let key = what.to_owned();
+    let (key, begun) = (what.to_owned(), Timestamp::now());
     let run = move || {
         let result = catch_unwind(AssertUnwindSafe(f));
         if sender.send(result).is_err() {
@@ -93,7 +103,7 @@ pub async fn off_path<T: Send + 'static>(
         .name("off-path".to_owned())
         .spawn(run)
         .map_err(|source| OffPathError::NoThread { what: what.to_owned(), source })?;
-    let mut call = Call { what, answer, answered: false };
+    let mut call = Call { what, begun, answer, answered: false };
     match tokio::time::timeout(limit, &mut call.answer).await {
         Ok(result) => {
             call.answered = true;
@@ -107,6 +117,7 @@ pub async fn off_path<T: Send + 'static>(
 /// A call under way. Dropped without an answer, it is counted as hung until its thread ends.
 struct Call<'a, T> {
     what: &'a str,
+    begun: Timestamp,
     answer: oneshot::Receiver<T>,
     answered: bool,
 }
@@ -116,7 +127,8 @@ impl<T> Drop for Call<'_, T> {
         if self.answered {
             return;
         }
-        *lock(&HUNG).entry(self.what.to_owned()).or_default() += 1;
+        let none = Hung { calls: 0, since: self.begun };
+        lock(&HUNG).entry(self.what.to_owned()).or_insert(none).calls += 1;
         // After `close` the thread's `send` fails and the thread forgets the call, unless it has sent already.
         self.answer.close();
         if self.answer.try_recv().is_ok() {
@@ -127,9 +139,9 @@ impl<T> Drop for Call<'_, T> {
 
 fn refuse_if_hung(what: &str) -> Result<(), OffPathError> {
     let calls = lock(&HUNG);
-    let hung: usize = calls.values().sum();
-    if calls.contains_key(what) {
-        Err(OffPathError::StillHung { what: what.to_owned() })
+    let hung: usize = calls.values().map(|hung| hung.calls).sum();
+    if let Some(Hung { since, .. }) = calls.get(what) {
+        Err(OffPathError::StillHung { what: what.to_owned(), since: *since })
     } else if hung >= MAX_HUNG {
         Err(OffPathError::TooManyHung { what: what.to_owned(), hung })
     } else {
@@ -139,16 +151,16 @@ fn refuse_if_hung(what: &str) -> Result<(), OffPathError> {
 
 fn forget(what: &str) {
     let mut calls = lock(&HUNG);
-    if let Some(count) = calls.get_mut(what) {
-        *count -= 1;
-        if *count == 0 {
+    if let Some(hung) = calls.get_mut(what) {
+        hung.calls -= 1;
+        if hung.calls == 0 {
             calls.remove(what);
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under this lock, and counters are whole between any two statements.
+    // Nothing panics under this lock, and entries are whole between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -176,6 +188,7 @@ mod tests {
 
         let error = off_path("reading /dead", LONG, || ()).await.unwrap_err();
         assert!(matches!(error, OffPathError::StillHung { .. }), "{error}");
+        assert!(error.to_string().contains("still hangs from an earlier call, since 2"), "{error}");
         off_path("reading /alive", LONG, || ()).await.unwrap();
 
         release.send(()).unwrap();

@@ -154,6 +154,36 @@ impl Systemd {
         self.files(&what, self.timeout, ready).await
     }
 
+    /// Keeps other agents on this host from touching the broker's unit.
+    async fn lock(&self, broker: BrokerId) -> Result<File, Problem> {
+        let what = format!("taking the lock of broker {broker}");
+        let lock = move |common: &Common| {
+            let site = common.site(broker);
+            site.create()?;
+            site.lock_start(PATIENCE)
+        };
+        self.files(&what, self.timeout, lock).await
+    }
+
+    /// Renders, and lets the unit have this epoch's environment already. Reading its files anew takes systemd its time, and
+    /// here others are waited for as well. The start looks at all of it again, and does what was not done.
+    pub(super) async fn render_for_unit(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
+        let what = format!("rendering server.properties of broker {broker}");
+        let note = self.files(&what, self.timeout, move |common| common.render(broker, epoch)).await?;
+        let unit = self.unit(broker)?;
+        let prepared = async {
+            let _lock = self.lock(broker).await?;
+            let seen = self.bus.look(&unit, self.timeout).await?;
+            self.hand_over(broker, epoch, &unit, &seen).await
+        };
+        Ok(match prepared.await {
+            Ok(_) => note.with("unit", format!("{unit} has the environment of epoch {epoch}")),
+            Err(problem) => {
+                note.with("unit", format!("{unit} gets its environment when it is started: {problem}"))
+            }
+        })
+    }
+
     /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read back.
     async fn make_ready(
         &self,
@@ -165,18 +195,10 @@ impl Systemd {
         if seen.load_state != "loaded" {
             return Err(Problem::Refused(super::check::not_loaded(seen)));
         }
-        let (run_dir, name) = (self.run_dir.clone(), unit.to_owned());
-        let environment = self.environment.clone();
-        let what = format!("making {unit} ready for broker {broker}");
-        let write = move |common: &Common| {
-            // Since the log dirs were verified, somebody else may have started it.
-            Others::of(common, broker)?.refuse(broker)?;
-            let environment = whole_environment(common, broker, epoch, environment);
-            drop_in::write(&drop_in::path(&run_dir, &name), &drop_in::text(broker, epoch, &environment))?;
-            Ok(environment)
-        };
-        let environment = self.files(&what, self.timeout, write).await?;
-        self.bus.reload(self.timeout).await?;
+        // Since the log dirs were verified, somebody else may have started it.
+        let what = format!("looking for whoever works as broker {broker}");
+        self.files(&what, self.timeout, move |common| Others::of(common, broker)?.refuse(broker)).await?;
+        let environment = self.hand_over(broker, epoch, unit, seen).await?;
         if seen.active_state == "failed" {
             // What failed before must not count against this start.
             self.bus.reset_failed(unit, self.timeout).await?;
@@ -189,6 +211,38 @@ impl Systemd {
                 drop_in::path(&self.run_dir, unit).display()
             )))
         })
+    }
+
+    /// Writes this epoch's drop-in and has systemd read it, unless both are so by what was `seen`. Returns what the unit's
+    /// environment must have.
+    async fn hand_over(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        unit: &str,
+        seen: &Unit,
+    ) -> Result<BTreeMap<String, String>, Problem> {
+        let (path, configured) = (drop_in::path(&self.run_dir, unit), self.environment.clone());
+        let known = !seen.needs_reload && seen.drop_ins.iter().any(|known| Path::new(known) == path);
+        let loaded = known.then(|| seen.environment.clone());
+        let what = format!("making {unit} ready for broker {broker}");
+        let write = move |common: &Common| {
+            let environment = whole_environment(common, broker, epoch, configured);
+            let text = drop_in::text(broker, epoch, &environment);
+            let has = |loaded: &BTreeMap<String, String>| {
+                environment.iter().all(|(name, value)| loaded.get(name) == Some(value))
+            };
+            let is_read = loaded.is_some_and(|loaded| has(&loaded)) && drop_in::is(&path, &text);
+            if !is_read {
+                drop_in::write(&path, &text)?;
+            }
+            Ok((environment, is_read))
+        };
+        let (environment, is_read) = self.files(&what, self.timeout, write).await?;
+        if !is_read {
+            self.bus.reload(self.timeout).await?;
+        }
+        Ok(environment)
     }
 
     /// Waits until the unit is neither on its way up nor down.
@@ -302,13 +356,7 @@ impl Systemd {
     pub(super) async fn stop_unit(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
         let unit = self.unit(broker)?;
         let until = Instant::now() + limit;
-        let what = format!("taking the lock of broker {broker}");
-        let lock = move |common: &Common| {
-            let site = common.site(broker);
-            site.create()?;
-            site.lock_start(PATIENCE)
-        };
-        let _lock = self.files(&what, self.timeout, lock).await?;
+        let _lock = self.lock(broker).await?;
         let before = self.bus.look(&unit, self.timeout).await?;
         let quiet = before.is_quiet();
         let mut told = String::new();
@@ -377,14 +425,8 @@ impl Systemd {
 
     pub(super) async fn prove_unit_stopped(&self, broker: BrokerId, ours: Epoch) -> Result<Proof, Problem> {
         let unit = self.unit(broker)?;
-        let what = format!("taking the lock of broker {broker}");
-        let lock = move |common: &Common| {
-            let site = common.site(broker);
-            site.create()?;
-            // No agent is in the middle of a start while we look.
-            site.lock_start(PATIENCE)
-        };
-        let _lock = self.files(&what, self.timeout, lock).await?;
+        // No agent is in the middle of a start while we look.
+        let _lock = self.lock(broker).await?;
         let boot = self.files("reading the boot id", self.timeout, |_| proc::boot_id()).await?;
         let proof = |note: Note| Proof {
             host: self.common.here.clone(),

@@ -83,6 +83,11 @@ pub(super) fn write(path: &Path, content: &str) -> Result<(), Problem> {
     write().map_err(Problem::io(what()))
 }
 
+/// Whether it is there with this text.
+pub(super) fn is(path: &Path, content: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|found| found == content)
+}
+
 /// Removes it; whether it was there.
 pub(super) fn remove(path: &Path) -> Result<bool, Problem> {
     match fs::remove_file(path) {

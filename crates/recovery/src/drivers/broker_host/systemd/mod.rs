@@ -149,8 +149,7 @@ impl BrokerHost for Systemd {
 
     async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError> {
         let action = format!("render server.properties of broker {broker}");
-        let render = self.files(&action, self.timeout, move |common| common.render(broker, epoch));
-        render.await.map_err(|problem| problem.into_step(DRIVER, &action))
+        self.render_for_unit(broker, epoch).await.map_err(|problem| problem.into_step(DRIVER, &action))
     }
 
     async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError> {

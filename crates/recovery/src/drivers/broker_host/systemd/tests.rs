@@ -129,6 +129,29 @@ async fn the_unit_is_started_with_this_epochs_environment_and_stopped_without_a_
 }
 
 #[tokio::test]
+async fn the_unit_has_its_environment_before_the_start_which_makes_up_for_what_was_lost() {
+    let bed = bed().await;
+    let (driver, proofs) = (bed.driver(), [proof_of("kafka-1")]);
+    let note = driver.render(BROKER, Epoch(1)).await.unwrap();
+    assert_eq!(note.details["unit"], "kafka@1.service has the environment of epoch 1");
+    assert_eq!((bed.fake.machine().reloads, bed.fake.machine().starts), (1, 0));
+    driver.start(BROKER, Epoch(1), &proofs).await.unwrap();
+    assert_eq!(bed.fake.machine().reloads, 1, "it was read again though nothing had changed");
+    driver.stop(BROKER, LONG).await.unwrap();
+
+    driver.render(BROKER, Epoch(2)).await.unwrap();
+    fs::remove_file(bed.drop_in()).unwrap();
+    driver.start(BROKER, Epoch(2), &proofs).await.unwrap();
+    assert!(bed.drop_in().exists());
+    driver.stop(BROKER, LONG).await.unwrap();
+
+    // What keeps a unit from being started is told by the start.
+    bed.fake.machine().load = "masked";
+    driver.render(BROKER, Epoch(3)).await.unwrap();
+    says(&driver.start(BROKER, Epoch(3), &proofs).await.unwrap_err(), "refused", "systemctl unmask");
+}
+
+#[tokio::test]
 async fn a_second_start_adopts() {
     let bed = bed().await;
     let first = started(&bed.driver(), 1).await.unwrap();

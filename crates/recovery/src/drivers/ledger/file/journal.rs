@@ -1,16 +1,16 @@
 //! Reading a journal, and adding to it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 
 use super::layout::{damaged, failed, is_orders, unavailable};
 use super::record::{Flaw, encode, split};
+use super::turn::{Alone, Turn, Turns};
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch};
 use crate::ports::LedgerError;
@@ -23,8 +23,8 @@ const MOVE_AWAY: &str = "move the file away; it holds past decisions only";
 /// What to do about a damaged order book: without it nobody knows what is paused or was released.
 const RESTORE_ORDERS: &str = "restore the file from a storage snapshot; until then no takeover is started, for it holds pauses and orders";
 
-/// How often a lock that another process holds is tried again.
-const LOCK_RETRY: Duration = Duration::from_millis(5);
+/// How often a file that another process adds to is tried again.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// What a file holds, and where its whole lines end.
 #[derive(Debug)]
@@ -114,32 +114,43 @@ pub(super) fn in_time(deadline: Instant, action: impl FnOnce() -> String) -> Res
 /// A file that is open for adding to it, with this process being the only one of this host that adds.
 pub(super) struct Tail<'a> {
     path: &'a Path,
+    // Closed before the others are given back.
     file: File,
+    _alone: Option<Alone>,
+    _turn: Turn<'a>,
     deadline: Instant,
 }
 
 impl<'a> Tail<'a> {
-    /// Opens the file, and waits until `deadline` while another process adds to it.
+    /// Opens the file in its turn, and waits until `deadline` while another process adds to it.
     ///
-    /// Only one host ever adds to a file, and the lock keeps two processes of that host apart, such as the
-    /// daemon and a command. It is a courtesy: nobody's safety rests on it, and where the file system has no
-    /// locks we go on without. Then two writers at once can at worst write the same sequence number twice,
+    /// Only one host ever adds to a file, and [`Alone`] keeps two processes of that host apart, such as the
+    /// daemon and a command. It is a courtesy: nobody's safety rests on it, and where the host has none of it we go
+    /// on without. Then two writers at once can at worst write the same sequence number twice,
     /// which readers report as damage; they cannot overwrite each other, for the file is open in append mode.
-    pub(super) fn open(path: &'a Path, create: bool, deadline: Instant) -> Result<Self, LedgerError> {
+    pub(super) fn open(
+        turns: &'a Turns,
+        path: &'a Path,
+        create: bool,
+        deadline: Instant,
+    ) -> Result<Self, LedgerError> {
+        let turn = turns.take(path)?;
         let file = OpenOptions::new().read(true).append(true).create(create).open(path);
         let file = file.map_err(failed("open", path))?;
-        while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if io::Error::from(error).kind() != ErrorKind::WouldBlock {
-                break;
-            }
-            if Instant::now() >= deadline {
-                let why =
-                    "another process of this host is adding to it all the time: is a second agent running?";
-                return Err(unavailable(format!("add to {}", path.display()), why));
-            }
-            thread::sleep(LOCK_RETRY);
+        loop {
+            let alone = match Alone::with(&file) {
+                Ok(None) if Instant::now() < deadline => {
+                    thread::sleep(RETRY);
+                    continue;
+                }
+                Ok(None) => {
+                    let why = "another process of this host is adding to it all the time: is a second agent running?";
+                    return Err(unavailable(format!("add to {}", path.display()), why));
+                }
+                answer => answer.ok().flatten(),
+            };
+            return Ok(Self { path, file, _alone: alone, _turn: turn, deadline });
         }
-        Ok(Self { path, file, deadline })
     }
 
     pub(super) fn read(&mut self) -> Result<Vec<u8>, LedgerError> {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+use super::turn::Turns;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BoxError, LedgerError};
 
@@ -51,11 +52,27 @@ pub(super) struct Root {
     dir: PathBuf,
     /// Whether the format file was seen. If it is missing later, the directory is another one by now.
     seen: AtomicBool,
+    turns: Turns,
 }
 
 impl Root {
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir, seen: AtomicBool::new(false) }
+    /// `patience`: how long a file may be waited for that cannot be opened yet.
+    pub(super) fn new(dir: PathBuf, patience: Duration) -> Self {
+        Self { dir, seen: AtomicBool::new(false), turns: Turns::new(patience) }
+    }
+
+    pub(super) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// What a file holds, read in its turn; `None` where there is none.
+    pub(super) fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, LedgerError> {
+        let _turn = self.turns.take(path)?;
+        match fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", path)(error)),
+        }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -79,15 +96,10 @@ impl Root {
     }
 
     fn read_format(&self, path: &Path) -> Result<bool, LedgerError> {
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                known_format(path, &text)?;
-                self.seen.store(true, Ordering::Relaxed);
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed("read", path)(error)),
-        }
+        let Some(bytes) = self.read(path)? else { return Ok(false) };
+        known_format(path, &String::from_utf8_lossy(&bytes))?;
+        self.seen.store(true, Ordering::Relaxed);
+        Ok(true)
     }
 
     fn lists_format(&self) -> Result<bool, LedgerError> {
@@ -297,6 +309,8 @@ pub(super) fn clean(dir: &Path, owner: &str, newer: &Path) {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(20);
+
     #[test]
     fn only_canonical_names_are_epochs() {
         assert_eq!(epoch_of("epoch-12.journal"), Some(Epoch(12)));
@@ -374,14 +388,14 @@ mod tests {
     fn a_newer_format_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FORMAT_FILE), "understudy ledger format 2\n").unwrap();
-        let error = Root::new(dir.path().to_owned()).has_ledger().unwrap_err();
+        let error = Root::new(dir.path().to_owned(), LONG).has_ledger().unwrap_err();
         assert!(crate::ports::chain(&error).contains("upgrade understudy"), "{error}");
     }
 
     #[test]
     fn a_ledger_that_vanishes_is_not_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        let root = Root::new(dir.path().to_owned());
+        let root = Root::new(dir.path().to_owned(), LONG);
         assert!(!root.has_ledger().unwrap());
         root.ensure_broker_dir(BrokerId(1)).unwrap();
         // As when the file system is unmounted and the empty mount point shows.
@@ -394,7 +408,7 @@ mod tests {
     #[test]
     fn a_missing_directory_is_not_an_empty_ledger() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Root::new(dir.path().join("ledger")).has_ledger().unwrap_err();
+        let error = Root::new(dir.path().join("ledger"), LONG).has_ledger().unwrap_err();
         assert!(crate::ports::chain(&error).contains("mount the shared storage"), "{error}");
     }
 }

@@ -11,6 +11,7 @@ mod layout;
 mod record;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -78,7 +79,8 @@ impl FileLedger {
         if !problems.is_empty() {
             return Err(problems);
         }
-        Ok(Self { root: Arc::new(Root::new(dir.clone())), timeout: *timeout })
+        // Half of it, so that who waits for a call that hangs is told so before its own time is over.
+        Ok(Self { root: Arc::new(Root::new(dir.clone(), *timeout / 2)), timeout: *timeout })
     }
 
     /// Runs `f` on its own thread. `action` says what is done, and to what.
@@ -185,7 +187,7 @@ fn all(root: &Root, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> 
 
 fn read(root: &Root, broker: BrokerId, epoch: Epoch) -> Result<EpochJournal, LedgerError> {
     let path = root.broker_dir(broker).join(layout::epoch_file(epoch));
-    let bytes = fs::read(&path).map_err(failed("read", &path))?;
+    let bytes = root.read(&path)?.ok_or_else(|| failed("read", &path)(ErrorKind::NotFound.into()))?;
     Ok(journal::parse(broker, epoch, &path, &bytes)?.value)
 }
 
@@ -232,7 +234,7 @@ fn append(
 ) -> Result<Vec<Record>, LedgerError> {
     let path = root.broker_dir(broker).join(layout::epoch_file(epoch));
     must_be_newest(root, broker, epoch)?;
-    let mut tail = Tail::open(&path, false, deadline)?;
+    let mut tail = Tail::open(root.turns(), &path, false, deadline)?;
     let read: Content<EpochJournal> = journal::parse(broker, epoch, &path, &tail.read()?)?;
     let records = records(&read.value)?;
     if !records.is_empty() {
@@ -283,7 +285,7 @@ fn remember(root: &Root, broker: BrokerId, event: &Event, deadline: Instant) -> 
     if fs::metadata(&path).is_ok_and(|m| m.len() > DECISIONS_LIMIT as u64) {
         fs::rename(&path, dir.join(before)).map_err(failed("rename", &path))?;
     }
-    add_value(&dir, &path, event, deadline)
+    add_value(root, &path, event, deadline)
 }
 
 fn remembered(root: &Root, broker: BrokerId) -> Result<Vec<Event>, LedgerError> {
@@ -294,7 +296,7 @@ fn remembered(root: &Root, broker: BrokerId) -> Result<Vec<Event>, LedgerError> 
 
 fn give(root: &Root, order: &Order, deadline: Instant) -> Result<(), LedgerError> {
     root.ensure()?;
-    add_value(root.dir(), &root.dir().join(layout::orders_file(&order.host)), order, deadline)
+    add_value(root, &root.dir().join(layout::orders_file(&order.host)), order, deadline)
 }
 
 fn orders(root: &Root) -> Result<Orders, LedgerError> {
@@ -304,15 +306,15 @@ fn orders(root: &Root) -> Result<Orders, LedgerError> {
 }
 
 /// Adds one value to a file of values, durably.
-fn add_value<T>(dir: &Path, path: &Path, value: &T, deadline: Instant) -> Result<(), LedgerError>
+fn add_value<T>(root: &Root, path: &Path, value: &T, deadline: Instant) -> Result<(), LedgerError>
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
-    let mut tail = Tail::open(path, true, deadline)?;
+    let mut tail = Tail::open(root.turns(), path, true, deadline)?;
     let read: Content<Vec<T>> = journal::parse_each(path, &tail.read()?)?;
     let is_new = read.value.is_empty();
     tail.add(&read, &json(value)?)?;
-    if is_new { layout::sync_dir(dir) } else { Ok(()) }
+    if is_new { layout::sync_dir(path.parent().unwrap_or(path)) } else { Ok(()) }
 }
 
 /// The values of every file in `dir` whose name fits.
@@ -324,11 +326,9 @@ fn values<T: serde::de::DeserializeOwned>(
     let names = if root.has_ledger()? { layout::names(dir)?.unwrap_or_default() } else { Vec::new() };
     let mut values: Vec<T> = Vec::new();
     for path in names.iter().filter(|name| fits(name)).map(|name| dir.join(name)) {
-        match fs::read(&path) {
-            Ok(bytes) => values.extend(journal::parse_each::<T>(&path, &bytes)?.value),
-            // Renamed by its host since the listing.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", &path)(error)),
+        // One that is missing was renamed by its host since the listing.
+        if let Some(bytes) = root.read(&path)? {
+            values.extend(journal::parse_each::<T>(&path, &bytes)?.value);
         }
     }
     Ok(values)

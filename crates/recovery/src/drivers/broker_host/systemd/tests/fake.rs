@@ -69,6 +69,7 @@ pub(super) struct Machine {
     pub(super) on_stop: OnStop,
     pub(super) starts: u32,
     pub(super) resets: u32,
+    pub(super) reloads: u32,
 }
 
 impl Machine {
@@ -77,6 +78,7 @@ impl Machine {
     }
 
     fn reload(&mut self) {
+        self.reloads += 1;
         let text = fs::read_to_string(self.drop_in()).unwrap_or_default();
         let words = text.lines().filter_map(|line| line.strip_prefix("Environment=\"")?.strip_suffix('"'));
         self.loaded = words.map(str::to_owned).collect();
@@ -296,6 +298,7 @@ impl Fake {
             on_stop: OnStop::Ends,
             starts: 0,
             resets: 0,
+            reloads: 0,
         };
         let daemon = daemon(dir).await;
         let mut fake =
