@@ -70,7 +70,10 @@ fn in_the_guest(dir: PathBuf) -> Result<String> {
             repeat(until, || ledger.orders()),
             remember(&*ledger, until),
         )?;
-        ensure!(written > 100 && journals > 100, "{written} appends, {journals} journals: the guest is too slow");
+        ensure!(
+            written > 100 && journals > 100,
+            "{written} appends, {journals} journals: the guest is too slow"
+        );
         let epochs = ledger.all(VICTIM).await?;
         let kept: u64 = epochs.iter().map(|epoch| epoch.records.len() as u64 - 1).sum();
         ensure!(kept == written, "{kept} records are kept of {written}");

@@ -144,8 +144,7 @@ impl<'a> Tail<'a> {
                     continue;
                 }
                 Ok(None) => {
-                    let why =
-                        "another process of this host is adding to it all the time: is a second agent running?";
+                    let why = "another process of this host is adding to it all the time: is a second agent running?";
                     return Err(unavailable(format!("add to {}", path.display()), why));
                 }
                 answer => answer.ok().flatten(),

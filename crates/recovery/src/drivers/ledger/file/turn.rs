@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::process::geteuid;
 
 use super::layout::unavailable;
