@@ -1,6 +1,7 @@
 //! The ledger `file` on a real NFS mount: an agent reads it while a takeover of its own adds to it, all the time.
 
 use std::env;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ fn calls_of_one_agent_on_its_ledger_do_not_hang_each_other() {
     const NAME: &str = "calls_of_one_agent_on_its_ledger_do_not_hang_each_other";
     match env::var_os(INSIDE) {
         // This very program, started in the guest.
-        Some(dir) => println!("{}", in_the_guest(dir.into()).unwrap()),
+        Some(dir) => writeln!(io::stdout(), "{}", in_the_guest(dir.into()).unwrap()).unwrap(),
         None => story(NAME, |lab| tell(lab, NAME)),
     }
 }
