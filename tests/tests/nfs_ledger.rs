@@ -72,7 +72,7 @@ fn in_the_guest(dir: PathBuf) -> Result<String> {
             remember(&*ledger, until),
         )?;
         ensure!(
-            written > 100 && journals > 100,
+            written > 30 && journals > 30,
             "{written} appends, {journals} journals: the guest is too slow"
         );
         let epochs = ledger.all(VICTIM).await?;
