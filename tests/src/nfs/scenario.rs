@@ -156,6 +156,10 @@ impl<'a> NfsScenario<'a> {
             Ok(found)
         })
         .inspect_err(|_| self.keep_what_hangs())
+        .map_err(|error| match self.server.ensure_runs() {
+            Ok(()) => error,
+            Err(ended) => error.context(ended),
+        })
     }
 
     /// Keeps with the artifacts what the guests' processes wait for in the kernel, and what their NFS clients wait for.

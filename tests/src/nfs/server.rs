@@ -282,6 +282,16 @@ impl NfsServer {
         self.serve()
     }
 
+    /// It has not crashed. Then its clients hang, which looks like a defect of theirs.
+    ///
+    /// # Errors
+    /// When it has ended by itself; with its last words.
+    pub fn ensure_runs(&self) -> Result<()> {
+        let daemon = self.daemon()?;
+        ensure!(daemon.is_running(), "the NFS server has crashed: {}", daemon.last_words());
+        Ok(())
+    }
+
     fn daemon(&self) -> Result<Arc<Process>> {
         lock(&self.process).clone().context("the NFS server was never started")
     }
