@@ -90,7 +90,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until it is dropped, no other process of this host adds to the file.
+/// Until it is dropped, no other process of this host adds to the file; none, that is, of this network namespace, which names
+/// of sockets belong to.
 #[derive(Debug)]
 pub(super) struct Alone {
     _socket: Option<OwnedFd>,
