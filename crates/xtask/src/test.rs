@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if nfs {
         runner.nfs_stories(&mut report, &nextest, bed.as_mut());
     } else {
-        // A story that hangs now and then, and nobody knows why, would hide what the others say.
+        // A story that fails now and then would hide what the others say.
         report.skip("NFS stories", "they are not part of this yet: `cargo xtask test --tier nfs` runs them");
     }
     conclude(&report, runner.filter.as_deref())
