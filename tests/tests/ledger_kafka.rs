@@ -201,7 +201,7 @@ fn the_ledger_outlives_a_broker_and_not_two() {
         let lost = bed.runtime.block_on(append(&*theirs, (1, 2, "b"), &[done(0, 10)]));
         let took = begun.elapsed();
         ensure!(matches!(lost, Err(LedgerError::Unavailable { .. })), "{lost:?}");
-        ensure!(took < 2 * TIMEOUT, "it took {took:?}");
+        ensure!(took < TIMEOUT + Duration::from_secs(3), "it took {took:?}");
         lab.note(format!("two brokers dead: after {took:.1?}: {}", refused(lost)?));
 
         // The host comes back, and the claimant goes on. Whether what was not confirmed was written after all
@@ -237,7 +237,7 @@ fn a_full_disk_is_an_outage_and_nothing_is_lost() {
         let lost = loop {
             let begun = Instant::now();
             let written = bed.runtime.block_on(append_note(&*ours, BrokerId(1), n));
-            ensure!(begun.elapsed() < 2 * TIMEOUT, "it took {:?}", begun.elapsed());
+            ensure!(begun.elapsed() < TIMEOUT + Duration::from_secs(3), "it took {:?}", begun.elapsed());
             match written {
                 Ok(seqs) if n < 1000 => kept.extend(seqs),
                 ended => break ended,

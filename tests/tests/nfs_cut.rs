@@ -41,6 +41,9 @@ fn a_server_that_stalls_is_no_dead_host() {
             ensure!(running.len() == 1, "{running:?} run");
             Ok(running)
         })?;
+        let restarts = home.sh(&format!("systemctl show {UNIT} --property=NRestarts --value"))?;
+        let own = after == before || restarts.trim().parse::<u32>()? > 0;
+        ensure!(own, "Kafka was started anew, and not by its unit: {before:?}, then {after:?}");
         lab.note(format!("Kafka at home was process {before:?}, and is {after:?}"));
         scenario.verdict()?;
         Ok(())
