@@ -35,6 +35,7 @@ fn plan() -> Plan {
         fault_at: Timestamp::now(),
         because: vec!["our probe: broker 1 cannot be reached for 2.1 s".to_owned()],
         stages,
+        predicted: None,
     }
 }
 

@@ -161,13 +161,15 @@ fn metrics_are_made_of_events() {
     emit(&metrics, at(1500), What::StepDone { phase, step: step("prove"), undo, took, note });
     emit(&metrics, at(1500), What::PhaseDone { phase, took });
     let outcome = Outcome::Recovered { time_to_isr: Duration::from_millis(4200), remarks: Vec::new() };
-    emit(&metrics, at(4200), What::Ended { outcome });
+    emit(&metrics, at(4200), What::Ended { outcome, predicted: Some(Duration::from_millis(4700)) });
     emit(&metrics, at(4300), What::SignalBlind { signal: "kafka_quorum".into(), why: "no answer".into() });
 
     let text = metrics.text(&status(None)).unwrap();
     for line in [
         "understudy_time_to_isr_seconds_sum{broker=\"1\"} 4.2",
         "understudy_time_to_isr_seconds_count{broker=\"1\"} 1",
+        "understudy_predicted_time_to_isr_seconds{broker=\"1\"} 4.7",
+        "understudy_time_to_isr_prediction_error_seconds{broker=\"1\"} -0.5",
         "understudy_phase_seconds_sum{broker=\"1\",phase=\"prove\"} 0.3",
         "understudy_fence_proof_seconds_sum 1.5",
         "understudy_takeovers_total{broker=\"1\",outcome=\"recovered\"} 1",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 
-use crate::decide::{Decision, HoldReason, decide, predicted, sentences};
+use crate::decide::{Decision, HoldReason, decide, sentences};
 use crate::event::{Event, What};
 use crate::model::{BrokerId, Cause, Epoch, Evidence, Moment, Succession, Topology};
 use crate::observe::{Board, Observation, observe};
@@ -248,7 +248,7 @@ impl Cycle {
             return None;
         };
         let plan = plan(&takeover, takeover.epoch.next(), &self.topology, seen).ok()?;
-        Some(What::WouldTakeOver { plan: Box::new(plan), predicted: predicted(seen) })
+        Some(What::WouldTakeOver { plan: Box::new(plan) })
     }
 
     fn keep(&self, broker: BrokerId, event: Event) {

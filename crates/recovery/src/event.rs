@@ -62,8 +62,6 @@ pub enum What {
     WouldTakeOver {
         /// The whole plan.
         plan: Box<Plan>,
-        /// The time-to-ISR to expect, by the takeovers that the ledger remembers.
-        predicted: Option<Duration>,
     },
     /// This host has stopped and released a broker for a switchover.
     HandedOver {
@@ -141,6 +139,9 @@ pub enum What {
     Ended {
         /// How.
         outcome: Outcome,
+        /// The time-to-ISR that was expected when it was planned.
+        #[serde(default)]
+        predicted: Option<Duration>,
     },
     /// This process stopped working at a takeover, without an end: it can be resumed.
     Interrupted {

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::event::What;
 use crate::journal::{Direction, Entry, EpochJournal};
-use crate::model::{HostName, Moment, Outcome};
+use crate::model::{HostName, Moment, Outcome, Prediction};
 use crate::plan::Phase;
 use crate::ports::{LedgerError, Note, Ports, StepError, chain};
 use crate::progress::{IllegalEntry, Next, Progress, phases};
@@ -194,7 +194,8 @@ impl Run<'_> {
     async fn finish(&mut self, outcome: Outcome, context: &Context<'_>) -> Result<Outcome, ExecuteError> {
         self.append(vec![Entry::Ended { outcome: outcome.clone() }]).await?;
         self.announce_phases(context);
-        context.emit(What::Ended { outcome: outcome.clone() });
+        let predicted = context.plan.predicted.as_ref().map(Prediction::time_to_isr);
+        context.emit(What::Ended { outcome: outcome.clone(), predicted });
         Ok(outcome)
     }
 
@@ -206,7 +207,9 @@ impl Run<'_> {
     /// Says the duration of every phase that is over and was not said yet.
     fn announce_phases(&mut self, context: &Context<'_>) {
         let current = match self.progress.next() {
-            Next::Run(steps, _) => steps.first().and_then(|s| context.plan.step(*s)).map(|(phase, _)| phase),
+            Next::Run(steps, _) => {
+                steps.iter().filter_map(|step| context.plan.step(*step)).map(|(phase, _)| phase).max()
+            }
             Next::GiveUp(step) => context.plan.step(step).map(|(phase, _)| phase),
             Next::Finish(_) | Next::Ended => None,
         };

@@ -2,7 +2,7 @@
 //!
 //! A crash and a resume take the same path as no crash, because there is no other state than the journal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -230,17 +230,25 @@ impl Progress {
     }
 
     fn next_forward(&self) -> Next {
+        let mut open = Vec::new();
         let mut index = 0;
         for stage in &self.plan.stages {
-            let open: Vec<usize> = (index..index + stage.steps.len())
-                .filter(|i| matches!(self.forward[*i], Status::Pending | Status::Started))
-                .collect();
-            if !open.is_empty() {
-                return Next::Run(open, Direction::Forward);
+            if stage.phase >= Phase::Start && !open.is_empty() {
+                break;
             }
-            index += stage.steps.len();
+            let mut waits = false;
+            for step in &stage.steps {
+                if matches!(self.forward[index], Status::Pending | Status::Started) {
+                    open.push(index);
+                    waits |= !step.outlasts(stage.phase);
+                }
+                index += 1;
+            }
+            if waits {
+                break;
+            }
         }
-        Next::Finish(self.recovered())
+        if open.is_empty() { Next::Finish(self.recovered()) } else { Next::Run(open, Direction::Forward) }
     }
 
     fn recovered(&self) -> Outcome {
@@ -328,6 +336,10 @@ impl LedgerStanding {
                 Some(Outcome::Recovered { time_to_isr, .. }) => Some(*time_to_isr),
                 _ => None,
             },
+            phases: match &outcome {
+                Some(Outcome::Recovered { .. }) => phases(journal).into_iter().collect(),
+                _ => BTreeMap::new(),
+            },
         });
         let (by, cause) = (by.clone(), *cause);
         self.state = Some(match outcome {
@@ -351,7 +363,8 @@ fn begun(journal: &EpochJournal) -> (bool, bool) {
     })
 }
 
-/// How long each phase took: from its first `Started` to its last result, and detection and claim before.
+/// How long each phase took: from its first `Started` to its last result, and detection and claim before. A step that
+/// outlasts its phase does not count.
 #[must_use]
 pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
     let claim = &journal.claim;
@@ -367,7 +380,10 @@ pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
         else {
             continue;
         };
-        let Some((phase, _)) = claim.plan.step(*step) else { continue };
+        let Some((phase, step)) = claim.plan.step(*step) else { continue };
+        if step.outlasts(phase) {
+            continue;
+        }
         match spans.iter_mut().find(|(p, ..)| *p == phase) {
             Some(span) => span.2 = record.at,
             None => spans.push((phase, record.at, record.at)),

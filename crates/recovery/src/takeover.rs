@@ -103,7 +103,7 @@ pub async fn withdraw(ports: &Ports, host: &HostName, broker: BrokerId) -> Resul
     let at = ports.clock.now().wall;
     let written = ports.ledger.append(broker, journal.epoch, at, host, &[entry]).await;
     written.map_err(|e| TakeoverError::Unfinished(broker, e.into()))?;
-    emit(ports, &journal.claim, What::Ended { outcome: outcome.clone() });
+    emit(ports, &journal.claim, What::Ended { outcome: outcome.clone(), predicted: None });
     Ok(outcome)
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use recovery::journal::{Entry, EpochJournal};
 use recovery::model::{Cause, HostName, LedgerStanding, Outcome};
 use recovery::observe::{Board, observe};
-use recovery::plan::{Plan, Step, plan};
+use recovery::plan::{Phase, Plan, Step, plan};
 use recovery::ports::{Clock, HealthSignal, Ledger};
+use recovery::progress::phases;
 use recovery::takeover::{TakeoverError, resume, take_over};
 use recovery::testing::{BROKER, Crash, Fault, World};
 
@@ -132,6 +133,38 @@ async fn every_step_that_fails_ends_as_its_row_says() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_the_start_waits_for_a_configuration_that_takes_its_time() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    let takes = Duration::from_secs(4);
+    world.truth().render_takes = takes;
+    take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    promises_hold(&world, "slow render");
+    let journal = journal(&world).await;
+    let place = |name: &str, begun: bool| {
+        let found = journal.records.iter().position(|record| {
+            let step = match record.entry {
+                Entry::Started { step, .. } if begun => step,
+                Entry::Done { step, .. } if !begun => step,
+                _ => return false,
+            };
+            journal.claim.plan.step(step).is_some_and(|(_, step)| step.name() == name)
+        });
+        found.unwrap_or_else(|| panic!("{name} is not in the journal"))
+    };
+    let rendered = place("render_config", false);
+    assert!(place("render_config", true) < place("fence", false), "begun beside the fence");
+    for early in ["prove", "move_address", "attach_storage", "verify_log_dirs"] {
+        assert!(place(early, false) < rendered, "{early} waited");
+    }
+    for late in ["unregister", "start_broker"] {
+        assert!(rendered < place(late, true), "{late} did not wait");
+    }
+    let fence = phases(&journal).into_iter().find(|(phase, _)| *phase == Phase::Fence);
+    assert!(fence.is_some_and(|(_, took)| took < takes), "it counts as time of the fence: {fence:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_undo_that_fails_is_said_and_the_other_undos_go_on() {
     let world = World::new();
     let plan = dead_broker(&world).await;
@@ -214,6 +247,7 @@ async fn a_proof_does_not_outlive_a_crash() {
     let plan = dead_broker(&world).await;
     let prove = plan.steps().position(|(_, step)| matches!(step, Step::Prove { .. })).expect("planned");
     // Claim, fence started and done, prove started and done: dies right after the proof is written.
+    world.truth().render_takes = Duration::from_secs(4);
     world.truth().crash = Some(Crash::After(5));
     take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
     let done = journal(&world).await.records;

@@ -135,6 +135,7 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         in_place,
         ended: Some("abandoned".to_owned()),
         time_to_isr: None,
+        phases: BTreeMap::new(),
     });
     let parts = (host, any::<bool>(), state, prop::collection::vec(attempt, 0..4));
     parts.prop_map(|(owner, another, state, attempts)| LedgerStanding {

@@ -189,7 +189,7 @@ impl EventSink for Agent {
         state.say(|| match &event.what {
             What::Decided { decision, .. } => format!("{host}:{broker} {decision}"),
             What::StepFailed { step, error, .. } => format!("{host}:{broker} {step} failed: {error}"),
-            What::Ended { outcome } => format!("{host}:{broker} {outcome}"),
+            What::Ended { outcome, .. } => format!("{host}:{broker} {outcome}"),
             What::StepStarted { step, undo, .. } => format!("{host}:{broker} begins {step} (undo: {undo})"),
             What::StepDone { step, note, .. } => format!("{host}:{broker} has done {step}: {}", note.text),
             What::Rejoining { state, .. } => format!("{host}:{broker} {state}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use recovery::event::{Event, What};
 use recovery::journal::{Entry, EpochJournal};
-use recovery::model::{BrokerId, Cause, HostName, Instruction, Order, Orders, human};
+use recovery::model::{BrokerId, Cause, HostName, Instruction, Order, Orders, Outcome, human};
 use recovery::plan::Phase;
 use recovery::ports::Note;
 use recovery::progress::phases;
@@ -197,12 +197,8 @@ fn decided(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             writeln!(f, "    {at}  {host}: {decision}")?;
             evidence.iter().try_for_each(|clue| writeln!(f, "        because {clue}"))
         }
-        What::WouldTakeOver { plan, predicted } => {
-            let predicted = predicted.map_or_else(|| "not known yet".to_owned(), human);
-            writeln!(
-                f,
-                "    {at}  {host}: would act, if the mode allowed it; predicted time-to-ISR: {predicted}"
-            )?;
+        What::WouldTakeOver { plan } => {
+            writeln!(f, "    {at}  {host}: would act, if the mode allowed it")?;
             plan.to_string().lines().try_for_each(|line| writeln!(f, "        {line}"))
         }
         _ => Ok(()),
@@ -240,7 +236,17 @@ impl fmt::Display for Takeover {
         }
         let phases = self.phases.iter().map(|(phase, took)| format!("{phase} {}", human(*took)));
         writeln!(f, "    phases: {}", phases.collect::<Vec<_>>().join(", "))?;
-        writeln!(f, "    bounded by: {}", self.bounded_by().join(", "))
+        writeln!(f, "    bounded by: {}", self.bounded_by().join(", "))?;
+        match (&plan.predicted, journal.outcome()) {
+            (Some(predicted), Some(Outcome::Recovered { time_to_isr, .. })) => {
+                let (was, expected) = (*time_to_isr, predicted.time_to_isr());
+                let sign = if was < expected { '-' } else { '+' };
+                let error = human(was.abs_diff(expected));
+                writeln!(f, "    predicted time-to-ISR {predicted}; it was {} ({sign}{error})", human(was))
+            }
+            (Some(predicted), _) => writeln!(f, "    predicted time-to-ISR {predicted}"),
+            (None, _) => Ok(()),
+        }
     }
 }
 

@@ -18,9 +18,8 @@ impl EventSink for LogSink {
             What::SignalBlind { signal, why } => warn!(signal, why, "a signal cannot see"),
             What::SignalSees { signal } => info!(signal, "the signal sees again"),
             What::Decided { decision, evidence } => decided(event, decision, evidence),
-            What::WouldTakeOver { plan, predicted } => {
-                let predicted = predicted.map_or_else(|| "not known yet".to_owned(), human);
-                warn!(broker, epoch, predicted, "would act, if the mode allowed it:\n{plan}");
+            What::WouldTakeOver { plan } => {
+                warn!(broker, epoch, "would act, if the mode allowed it:\n{plan}");
             }
             What::HandedOver { to, found } => warn!(broker, epoch, %to, found, "the broker is handed over"),
             What::Claimed { from, fault_at } => {
@@ -37,7 +36,7 @@ impl EventSink for LogSink {
                     why, "a decision could not be kept in the ledger; this line is its only record"
                 );
             }
-            What::Ended { outcome } => ended(event, outcome),
+            What::Ended { outcome, .. } => ended(event, outcome),
             step => self::step(broker, epoch, step),
         }
     }

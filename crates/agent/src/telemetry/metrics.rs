@@ -81,6 +81,8 @@ type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 pub struct Metrics {
     registry: Registry,
     time_to_isr: Histograms<ByBroker>,
+    predicted: Family<ByBroker, Seconds>,
+    prediction_error: Family<ByBroker, Seconds>,
     phase: Histograms<ByPhase>,
     fence_proof: Histogram,
     takeovers: Family<ByOutcome, Counter>,
@@ -109,6 +111,8 @@ impl Default for Metrics {
         let mut metrics = Self {
             registry: Registry::with_prefix("understudy"),
             time_to_isr: Family::new_with_constructor(seconds),
+            predicted: Family::default(),
+            prediction_error: Family::default(),
             phase: Family::new_with_constructor(seconds),
             fence_proof: seconds(),
             takeovers: Family::default(),
@@ -137,6 +141,11 @@ impl Metrics {
             seconds(),
             self.time_to_isr.clone(),
         );
+        let predicted =
+            "What the last takeover was expected to take, from the fault to the last partition back in ISR";
+        r.register_with_unit("predicted_time_to_isr", predicted, seconds(), self.predicted.clone());
+        let error = "How much longer than predicted the last takeover took; below zero if it was quicker";
+        r.register_with_unit("time_to_isr_prediction_error", error, seconds(), self.prediction_error.clone());
         r.register_with_unit("phase", "Duration of a takeover's phases", seconds(), self.phase.clone());
         r.register_with_unit(
             "fence_proof",
@@ -197,10 +206,15 @@ impl Metrics {
         }
     }
 
-    fn ended(&self, broker: i32, outcome: &Outcome) {
+    fn ended(&self, broker: i32, outcome: &Outcome, predicted: Option<Duration>) {
         self.takeovers.get_or_create(&ByOutcome { broker, outcome: outcome.label() }).inc();
         if let Outcome::Recovered { time_to_isr, .. } = outcome {
-            self.time_to_isr.get_or_create(&ByBroker { broker }).observe(time_to_isr.as_secs_f64());
+            let (labels, took) = (ByBroker { broker }, time_to_isr.as_secs_f64());
+            self.time_to_isr.get_or_create(&labels).observe(took);
+            set_or_remove(&self.predicted, BrokerId(broker), predicted);
+            if let Some(predicted) = predicted {
+                self.prediction_error.get_or_create(&labels).set(took - predicted.as_secs_f64());
+            }
         }
     }
 
@@ -252,7 +266,7 @@ impl EventSink for Metrics {
         self.fencing(BrokerId(broker), event.at, &event.what);
         match &event.what {
             What::Decided { decision, .. } => self.decided(broker, decision),
-            What::Ended { outcome } => self.ended(broker, outcome),
+            What::Ended { outcome, predicted } => self.ended(broker, outcome, *predicted),
             What::PhaseDone { phase, took } => {
                 let labels = ByPhase { broker, phase: phase.label() };
                 self.phase.get_or_create(&labels).observe(took.as_secs_f64());

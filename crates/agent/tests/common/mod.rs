@@ -190,6 +190,7 @@ impl Written {
                 Stage { phase: Phase::Prove, steps: vec![proof] },
                 Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker: BROKER }] },
             ],
+            predicted: None,
         }
     }
 

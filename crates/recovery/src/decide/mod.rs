@@ -301,13 +301,3 @@ pub fn decide_manual(
     }
     (case.takeover(standing, &standing.owner, Cause::Manual), against)
 }
-
-/// How long a takeover would take, by those that went well: the median of their times-to-ISR.
-#[must_use]
-pub fn predicted(seen: &Observation) -> Option<Duration> {
-    let standings = seen.ledger.iter().flat_map(|ledger| ledger.brokers.values());
-    let mut times: Vec<Duration> =
-        standings.flat_map(|standing| &standing.attempts).filter_map(|attempt| attempt.time_to_isr).collect();
-    times.sort_unstable();
-    times.get(times.len() / 2).copied()
-}

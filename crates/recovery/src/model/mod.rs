@@ -3,6 +3,8 @@
 mod evidence;
 mod order;
 mod partition;
+mod phase;
+mod prediction;
 mod standing;
 mod topology;
 
@@ -19,6 +21,8 @@ pub use evidence::{
 };
 pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
+pub use phase::Phase;
+pub use prediction::{Basis, Part, Prediction};
 pub use standing::{Attempt, Cause, EpochState, LedgerStanding, Outcome, Succession};
 pub use topology::{Broker, Endpoint, EndpointError, Standby, Topology};
 

@@ -1,13 +1,13 @@
 //! Where a broker stands in the ledger.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Epoch, HostName, human};
+use super::{Epoch, HostName, Phase, human};
 
 /// The ledger's last word on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +88,9 @@ pub struct Attempt {
     pub ended: Option<String>,
     /// Its time-to-ISR, if it recovered.
     pub time_to_isr: Option<Duration>,
+    /// How long each phase took, if it recovered.
+    #[serde(default)]
+    pub phases: BTreeMap<Phase, Duration>,
 }
 
 impl Attempt {

@@ -77,6 +77,8 @@ pub struct Truth {
     pub others_dead: BTreeSet<BrokerId>,
     /// Whether the ledger is down.
     pub ledger_down: bool,
+    /// How long writing the configuration takes.
+    pub render_takes: Duration,
     /// Faults by step name.
     pub faults: BTreeMap<&'static str, Fault>,
     /// Where the agent dies.

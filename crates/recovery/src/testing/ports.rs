@@ -118,6 +118,8 @@ impl BrokerHost for World {
     }
 
     async fn render(&self, _broker: BrokerId, _epoch: Epoch) -> Result<Note, StepError> {
+        let takes = self.truth().render_takes;
+        self.sleep(takes).await;
         self.fault("render_config")?;
         Ok(Note::new("rendered"))
     }

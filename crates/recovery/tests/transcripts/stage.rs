@@ -176,7 +176,8 @@ impl Stage {
         standing.writers.insert(by.clone());
         let in_place = by == standing.owner;
         let (epoch, ended, time_to_isr) = (standing.epoch, None, None);
-        standing.attempts.push(Attempt { epoch, at, by, cause, in_place, ended, time_to_isr });
+        let phases = BTreeMap::new();
+        standing.attempts.push(Attempt { epoch, at, by, cause, in_place, ended, time_to_isr, phases });
         self.at_work.insert(id);
     }
 

@@ -113,6 +113,7 @@ pub(super) mod tests {
                 Stage { phase: Phase::Prepare, steps: prepare },
                 Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker }] },
             ],
+            predicted: None,
         };
         let claim =
             Claim { at: at(2000), by: "standby-1".into(), cause: Cause::Automatic, succeeds: None, plan };

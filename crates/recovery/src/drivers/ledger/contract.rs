@@ -57,6 +57,7 @@ pub fn claim(broker: i32, epoch: u64, host: &str) -> Claim {
         fault_at: at,
         because: vec!["our probe: broker cannot be reached for 2.1 s".to_owned()],
         stages: vec![Stage { phase: Phase::Prepare, steps }],
+        predicted: None,
     };
     Claim { at, by: host.into(), cause: Cause::Automatic, succeeds: None, plan }
 }

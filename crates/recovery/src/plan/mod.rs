@@ -1,0 +1,234 @@
+//! What a takeover will do: stages, each a set of steps that run side by side. Pure.
+//!
+//! A plan leaves execution no choices. It is plain data: printed by `understudy plan`, stored with the
+//! claim, replayed after a crash.
+
+mod predict;
+mod step;
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::decision::Takeover;
+use crate::model::{Broker, BrokerId, Cause, Epoch, HostName, Part, Prediction, Topology, human};
+use crate::observe::Observation;
+
+pub use crate::model::Phase;
+pub use step::{OnFailure, Proves, Step, Undo, Unregister};
+
+/// Above this many partitions the controller refuses `UnregisterBroker` (error 44, measured on 4.3.1).
+pub const UNREGISTER_PARTITION_LIMIT: usize = 10_000;
+
+/// Steps that run side by side. The next stage waits for all of them, but for what [`Step::outlasts`] this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The phase that the stage's time counts to.
+    pub phase: Phase,
+    /// The steps.
+    pub steps: Vec<Step>,
+}
+
+/// A whole takeover, from the fence on; the claim itself is the record that carries the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The broker.
+    pub broker: BrokerId,
+    /// Its present owner.
+    pub from: HostName,
+    /// The host that takes over.
+    pub to: HostName,
+    /// The epoch to be claimed.
+    pub epoch: Epoch,
+    /// When the fault happened: the last time the broker was seen well.
+    pub fault_at: Timestamp,
+    /// Why: the evidence, as sentences.
+    pub because: Vec<String>,
+    /// The stages, in order.
+    pub stages: Vec<Stage>,
+    /// What it is expected to take; `None` for a switchover, which has no fault.
+    #[serde(default)]
+    pub predicted: Option<Prediction>,
+}
+
+impl Plan {
+    /// The steps in order, each with its phase. A step's index in the journal is its place here.
+    pub fn steps(&self) -> impl Iterator<Item = (Phase, &Step)> {
+        self.stages.iter().flat_map(|stage| stage.steps.iter().map(|step| (stage.phase, step)))
+    }
+
+    /// The step with this index.
+    #[must_use]
+    pub fn step(&self, index: usize) -> Option<(Phase, &Step)> {
+        self.steps().nth(index)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { broker, from, to, epoch, .. } = self;
+        writeln!(f, "takeover of broker {broker}: {from} -> {to}, epoch {epoch}")?;
+        for clue in &self.because {
+            writeln!(f, "  because {clue}")?;
+        }
+        writeln!(f, "  {:<8}  claim epoch {epoch} in the ledger", Phase::Claim)?;
+        for (phase, step) in self.steps() {
+            writeln!(f, "  {phase:<8}  {step}")?;
+        }
+        if let Some(predicted) = &self.predicted {
+            writeln!(f, "  predicted time-to-ISR {predicted}")?;
+            if from != to {
+                let Part { takes, basis, .. } = predicted.in_place;
+                let restarts = human(takes.saturating_sub(predicted.so_far()));
+                writeln!(
+                    f,
+                    "    a restart of Kafka on {from}, if that host lives: {} ({basis})",
+                    human(takes)
+                )?;
+                writeln!(f, "    waiting: until {from} is repaired, and {restarts} from then on")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why no plan can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The broker is not guarded here.
+    #[error("broker {0} is not configured on this host; add a [[broker]] section for it")]
+    UnknownBroker(BrokerId),
+    /// A switchover with more than one possible writer.
+    #[error(
+        "{other} may also be writing to broker {broker}: an earlier takeover has not ended well. Use \
+         `understudy failover`, which fences it"
+    )]
+    NotSettled {
+        /// The broker.
+        broker: BrokerId,
+        /// The host beside the owner.
+        other: HostName,
+    },
+}
+
+/// Plans the takeover. `epoch` is the one to be claimed.
+///
+/// # Errors
+/// When the broker is not guarded here, or cannot be switched over.
+pub fn plan(
+    takeover: &Takeover,
+    epoch: Epoch,
+    topology: &Topology,
+    seen: &Observation,
+) -> Result<Plan, PlanError> {
+    let id = takeover.broker;
+    let broker = topology.brokers.get(&id).ok_or(PlanError::UnknownBroker(id))?;
+    let own = takeover.from == takeover.to;
+    let mut stages = proof(takeover, topology)?;
+    let render = Step::RenderConfig { broker: id };
+    let mut prepare = prepare(broker);
+    match stages.first_mut() {
+        // It touches nothing that the old owner has, and systemd may take seconds to read its units anew. Where a Kafka
+        // of this very host may still run, nothing is laid out for the next one before that is known.
+        Some(fence) if fence.phase == Phase::Fence && !takeover.writers.contains(&takeover.to) => {
+            fence.steps.push(render);
+        }
+        _ => prepare.steps.push(render),
+    }
+    stages.push(prepare);
+    let unregister = unregister(broker, topology, seen, own);
+    stages.extend([
+        Stage {
+            phase: Phase::Verify,
+            steps: vec![Step::VerifyLogDirs { broker: id, log_dirs: broker.log_dirs.clone() }],
+        },
+        Stage { phase: Phase::Start, steps: vec![Step::Unregister { broker: id, decision: unregister }] },
+        Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker: id }] },
+        Stage { phase: Phase::Rejoin, steps: vec![Step::AwaitIsr { broker: id }] },
+        Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },
+    ]);
+    let mut plan = Plan {
+        broker: id,
+        from: takeover.from.clone(),
+        to: takeover.to.clone(),
+        epoch,
+        fault_at: takeover.fault_at,
+        because: takeover.because.clone(),
+        stages,
+        predicted: None,
+    };
+    if takeover.cause != Cause::Planned {
+        plan.predicted = Some(predict::predict(&plan, seen));
+    }
+    Ok(plan)
+}
+
+/// Whatever makes sure that nobody else writes: every possible writer is fenced and proven, side by side.
+fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanError> {
+    let Takeover { broker, from, to, writers, .. } = takeover;
+    let broker = *broker;
+    if takeover.cause == Cause::Planned {
+        // Whoever else may write has to be fenced, and that is no switchover.
+        if let Some(other) = writers.iter().find(|host| *host != from) {
+            return Err(PlanError::NotSettled { broker, other: other.clone() });
+        }
+        let release = Step::AwaitRelease { broker, host: from.clone() };
+        return Ok(vec![Stage { phase: Phase::Prove, steps: vec![release] }]);
+    }
+    let ladder = |host: &HostName| topology.fences.get(host).cloned().unwrap_or_default();
+    let others: Vec<&HostName> = writers.iter().filter(|host| *host != to).collect();
+    let fences = others.iter().map(|host| Step::Fence { host: (*host).clone(), ladder: ladder(host) });
+    let proofs = others.iter().map(|host| Step::Prove { host: (*host).clone(), ladder: ladder(host) });
+    let here = writers.contains(to).then_some(Step::ProveStopped { broker });
+    let mut stages = Vec::new();
+    if !others.is_empty() {
+        stages.push(Stage { phase: Phase::Fence, steps: fences.collect() });
+    }
+    stages.push(Stage { phase: Phase::Prove, steps: proofs.chain(here).collect() });
+    Ok(stages)
+}
+
+fn prepare(broker: &Broker) -> Stage {
+    let id = broker.id;
+    let mut steps = Vec::with_capacity(3);
+    if let Some(address) = broker.address.clone() {
+        steps.push(Step::MoveAddress { broker: id, address });
+    }
+    steps.push(Step::AttachStorage { broker: id, log_dirs: broker.log_dirs.clone() });
+    Stage { phase: Phase::Prepare, steps }
+}
+
+/// The rule under which a dead broker's registration is removed. Each condition was measured to matter.
+///
+/// That the fence is proven (1) and that this host is ready to start (6) hold by the order of the
+/// stages. The step looks again at (2) and (4) on the controller, right before it sends.
+fn unregister(broker: &Broker, topology: &Topology, seen: &Observation, own: bool) -> Unregister {
+    let id = broker.id;
+    let wait = |why: String| Unregister::Wait { why };
+    if own {
+        return wait("this host owned the broker already and its session is its own".into());
+    }
+    if !topology.controllers_known {
+        return wait("the controllers' listeners are not configured (cluster.controllers)".into());
+    }
+    let Some(view) = &seen.partitions else {
+        return wait("the partitions of the cluster have not been read".into());
+    };
+    match seen.brokers.get(&id).and_then(|b| b.listed) {
+        Some(true) => {}
+        Some(false) => {
+            return wait("the controller has fenced the broker already, or it was stopped cleanly".into());
+        }
+        None => return wait("no surviving broker said whether the broker is still registered".into()),
+    }
+    let count = view.of(id).count();
+    if count >= UNREGISTER_PARTITION_LIMIT {
+        return wait(format!("{count} partitions: the controller refuses from {UNREGISTER_PARTITION_LIMIT}"));
+    }
+    let sharing = view.sharing(id);
+    if let Some(down) = sharing.iter().find(|b| !seen.is_well(**b)) {
+        return wait(format!("broker {down}, which shares partitions with it, is down or suspect"));
+    }
+    Unregister::Use { sharing }
+}

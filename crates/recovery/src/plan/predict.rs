@@ -1,0 +1,89 @@
+//! What a plan is expected to take, by what takeovers took before. Pure.
+
+use std::time::Duration;
+
+use super::{Plan, Step, Unregister};
+use crate::model::{Attempt, Basis, BrokerId, Cause, Part, Phase, Prediction};
+use crate::observe::Observation;
+
+/// The takeovers that count: conditions change, so the newest ones.
+const NEWEST: usize = 5;
+
+/// Kafka's default for `broker.session.timeout.ms`. A registration that is not removed keeps a new incarnation out for so
+/// long, counted from the last heartbeat.
+const SESSION: Duration = Duration::from_secs(9);
+
+/// From the exec of Kafka to the last partition in ISR, with 100 partitions and 1 GiB on two cores (docs/performance.md).
+const REJOIN: Duration = Duration::from_secs(8);
+
+/// What a phase is taken to take as long as nobody has measured it here. A fence by export rules waits for silence, one
+/// by power is quicker; the others are what they take on small machines (docs/performance.md, docs/nfs.md).
+fn assumed(phase: Phase) -> Duration {
+    Duration::from_millis(match phase {
+        Phase::Detect | Phase::Settle => 0,
+        Phase::Claim => 10,
+        Phase::Fence => 3000,
+        Phase::Prove | Phase::Verify => 100,
+        Phase::Prepare => 1000,
+        Phase::Start => 300,
+        Phase::Rejoin => return REJOIN,
+    })
+}
+
+/// The expectation for `plan`, made when `seen` was.
+pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
+    let in_place = plan.from == plan.to;
+    let so_far = Duration::try_from(seen.now.wall.duration_since(plan.fault_at)).unwrap_or_default();
+    let detect = Part { phase: Phase::Detect, takes: so_far, basis: Basis::SoFar };
+    let mut phases: Vec<Phase> = plan.stages.iter().map(|stage| stage.phase).collect();
+    phases.insert(0, Phase::Claim);
+    phases.retain(|phase| *phase <= Phase::Rejoin);
+    phases.dedup();
+    let before = like_it(plan.broker, seen, in_place);
+    let rest = phases.into_iter().map(|phase| {
+        let took = before.iter().filter_map(|attempt| attempt.phases.get(&phase)).copied().collect();
+        let (takes, basis) = median(took).unwrap_or((assumed(phase), Basis::Assumed));
+        let held_up = phase == Phase::Rejoin && basis == Basis::Assumed && waits_for_session(plan);
+        let takes = if held_up { takes.max(SESSION.saturating_sub(so_far)) } else { takes };
+        Part { phase, takes, basis }
+    });
+    let restarts = like_it(plan.broker, seen, true);
+    let took =
+        restarts.iter().filter_map(|attempt| Some(attempt.time_to_isr? - detected(attempt)?)).collect();
+    let (takes, basis) = median(took).unwrap_or((SESSION.max(REJOIN), Basis::Assumed));
+    let in_place = Part { phase: Phase::Rejoin, takes: so_far + takes, basis };
+    Prediction { parts: std::iter::once(detect).chain(rest).collect(), in_place }
+}
+
+fn detected(attempt: &Attempt) -> Option<Duration> {
+    let detected = *attempt.phases.get(&Phase::Detect)?;
+    // Told by two clocks where a host was succeeded.
+    attempt.time_to_isr.map(|whole| detected.min(whole))
+}
+
+fn waits_for_session(plan: &Plan) -> bool {
+    plan.steps().any(|(_, step)| matches!(step, Step::Unregister { decision: Unregister::Wait { .. }, .. }))
+}
+
+/// The newest unplanned recoveries of this broker, or of any if it has none.
+fn like_it(broker: BrokerId, seen: &Observation, in_place: bool) -> Vec<&Attempt> {
+    let standings = || seen.ledger.iter().flat_map(|ledger| &ledger.brokers);
+    let like = |attempt: &&Attempt| {
+        attempt.time_to_isr.is_some() && attempt.in_place == in_place && attempt.cause != Cause::Planned
+    };
+    let of = |wanted: Option<BrokerId>| -> Vec<&Attempt> {
+        let standings = standings().filter(|(id, _)| wanted.is_none_or(|wanted| **id == wanted));
+        standings.flat_map(|(_, standing)| &standing.attempts).filter(like).collect()
+    };
+    let own = of(Some(broker));
+    let mut found = if own.is_empty() { of(None) } else { own };
+    found.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
+    found.truncate(NEWEST);
+    found
+}
+
+fn median(mut took: Vec<Duration>) -> Option<(Duration, Basis)> {
+    took.sort_unstable();
+    let middle = *took.get(took.len() / 2)?;
+    Some((middle, Basis::Median { of: took.len() }))
+}

@@ -1,0 +1,259 @@
+//! The steps of a plan, and what each means when it fails.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{BrokerId, HostName, Phase};
+
+/// Whether the dead broker's registration is removed, and why (not).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "unregister", rename_all = "snake_case")]
+pub enum Unregister {
+    /// Sent once, to the active controller, if it still holds when the moment comes.
+    Use {
+        /// Brokers that share partitions with this one: each must be up at the moment of sending.
+        sharing: BTreeSet<BrokerId>,
+    },
+    /// The old session has to expire first.
+    Wait {
+        /// The condition that does not hold.
+        why: String,
+    },
+}
+
+/// One change to the world, or one look at it. Plain data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// Make it impossible for `host` to write.
+    Fence {
+        /// The old owner.
+        host: HostName,
+        /// The drivers, in order.
+        ladder: Vec<String>,
+    },
+    /// Read back that `host` cannot write. No proof, no start.
+    Prove {
+        /// The old owner.
+        host: HostName,
+        /// The drivers, in order.
+        ladder: Vec<String>,
+    },
+    /// This host owns the broker already: prove that no Kafka of it runs here.
+    ProveStopped {
+        /// The broker.
+        broker: BrokerId,
+    },
+    /// Wait until the agent of the old owner says, in the ledger, that it has stopped Kafka and released
+    /// address and storage. That is the proof of a switchover.
+    AwaitRelease {
+        /// The broker.
+        broker: BrokerId,
+        /// The old owner.
+        host: HostName,
+    },
+    /// Move the broker's address here.
+    MoveAddress {
+        /// The broker.
+        broker: BrokerId,
+        /// The address, for people.
+        address: String,
+    },
+    /// Have the broker's log dirs mounted here.
+    AttachStorage {
+        /// The broker.
+        broker: BrokerId,
+        /// The log dirs.
+        log_dirs: Vec<PathBuf>,
+    },
+    /// Write the `server.properties` Kafka will be started with.
+    RenderConfig {
+        /// The broker.
+        broker: BrokerId,
+    },
+    /// Compare cluster id, node id and directory ids of every log dir with what they must be.
+    VerifyLogDirs {
+        /// The broker.
+        broker: BrokerId,
+        /// The log dirs.
+        log_dirs: Vec<PathBuf>,
+    },
+    /// Remove the dead broker's registration, or say why not.
+    Unregister {
+        /// The broker.
+        broker: BrokerId,
+        /// The decision.
+        decision: Unregister,
+    },
+    /// Start Kafka. Needs the proof.
+    StartBroker {
+        /// The broker.
+        broker: BrokerId,
+    },
+    /// Wait until every partition of the broker is back in ISR.
+    AwaitIsr {
+        /// The broker.
+        broker: BrokerId,
+    },
+    /// Give preferred leaders back, in batches.
+    ElectPreferred {
+        /// The broker.
+        broker: BrokerId,
+    },
+}
+
+/// Whom a proof is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proves<'a> {
+    /// Another host.
+    Host(&'a HostName),
+    /// The host that takes over.
+    Here,
+}
+
+/// What a failed step means for the takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// A person is needed: neither forward nor back is safe.
+    Stuck,
+    /// Undo what was prepared and release the claim.
+    Abandon,
+    /// Carry on and say so at the end.
+    Remark,
+}
+
+/// What to do about a step that was begun, when a later one fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undo {
+    /// Call the port's release.
+    Release,
+    /// There is nothing to undo.
+    Nothing,
+    /// Left in force on purpose.
+    Keep(&'static str),
+}
+
+impl Step {
+    /// The step's name in messages, metrics and the journal.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fence { .. } => "fence",
+            Self::Prove { .. } => "prove",
+            Self::ProveStopped { .. } => "prove_stopped",
+            Self::AwaitRelease { .. } => "await_release",
+            Self::MoveAddress { .. } => "move_address",
+            Self::AttachStorage { .. } => "attach_storage",
+            Self::RenderConfig { .. } => "render_config",
+            Self::VerifyLogDirs { .. } => "verify_log_dirs",
+            Self::Unregister { .. } => "unregister",
+            Self::StartBroker { .. } => "start_broker",
+            Self::AwaitIsr { .. } => "await_isr",
+            Self::ElectPreferred { .. } => "elect_preferred",
+        }
+    }
+
+    /// What the failure of this step means. `in_place`: for a plan that starts the broker again where it was.
+    #[must_use]
+    pub fn on_failure(&self, in_place: bool) -> OnFailure {
+        match self {
+            // The owner counts as a writer whatever becomes of it: another standby fences it and goes on.
+            Self::StartBroker { .. } | Self::AwaitIsr { .. } if in_place => OnFailure::Abandon,
+            // Without a proof nothing may start, and only a person can provide one.
+            Self::Fence { .. } | Self::Prove { .. } => OnFailure::Stuck,
+            // A Kafka may run here, and another standby can fence this host.
+            Self::ProveStopped { .. } => OnFailure::Abandon,
+            // Without the release the broker simply stays where it is: its owner starts it again if it had
+            // stopped it already.
+            Self::AwaitRelease { .. }
+            | Self::MoveAddress { .. }
+            | Self::AttachStorage { .. }
+            | Self::RenderConfig { .. }
+            | Self::VerifyLogDirs { .. } => OnFailure::Abandon,
+            // The broker may hold the log dirs by now: nobody else may be invited to them.
+            Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Stuck,
+            // Slower or less balanced, but recovered.
+            Self::Unregister { .. } | Self::ElectPreferred { .. } => OnFailure::Remark,
+        }
+    }
+
+    /// What to do about this step when a later one fails.
+    #[must_use]
+    pub fn undo(&self) -> Undo {
+        match self {
+            Self::Fence { .. } => Undo::Keep("the fence: the old host may be alive; only a person lifts it"),
+            Self::MoveAddress { .. } | Self::AttachStorage { .. } => Undo::Release,
+            _ => Undo::Nothing,
+        }
+    }
+
+    /// A step whose request must never be sent a second time, even if nobody knows what became of it.
+    #[must_use]
+    pub fn at_most_once(&self) -> bool {
+        matches!(self, Self::Unregister { .. })
+    }
+
+    /// Of whom this step proves that nothing of the broker's writes there; `None` for any other step.
+    #[must_use]
+    pub fn proves(&self) -> Option<Proves<'_>> {
+        match self {
+            Self::Prove { host, .. } | Self::AwaitRelease { host, .. } => Some(Proves::Host(host)),
+            Self::ProveStopped { .. } => Some(Proves::Here),
+            _ => None,
+        }
+    }
+
+    /// Whether the stages after `phase` go on beside this step. It is awaited before anything of [`Phase::Start`].
+    #[must_use]
+    pub fn outlasts(&self, phase: Phase) -> bool {
+        phase < Phase::Prepare && matches!(self, Self::RenderConfig { .. })
+    }
+
+    /// A look whose result is worth nothing after a crash: it is repeated until Kafka has been started.
+    #[must_use]
+    pub fn is_proof(&self) -> bool {
+        self.proves().is_some()
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fence { host, ladder } => write!(f, "fence {host} by {}", ladder.join(", then ")),
+            Self::Prove { host, ladder } => {
+                write!(f, "prove by {} that {host} cannot write", ladder.join(" or "))
+            }
+            Self::ProveStopped { broker } => {
+                write!(f, "prove that no Kafka of broker {broker} runs on this host")
+            }
+            Self::AwaitRelease { broker, host } => {
+                write!(
+                    f,
+                    "wait until {host} has stopped broker {broker} and released its address and storage"
+                )
+            }
+            Self::MoveAddress { address, .. } => write!(f, "move {address} to this host"),
+            Self::AttachStorage { log_dirs, .. } => write!(f, "attach {}", paths(log_dirs)),
+            Self::RenderConfig { broker } => write!(f, "render server.properties of broker {broker}"),
+            Self::VerifyLogDirs { log_dirs, .. } => {
+                write!(f, "verify cluster, node and directory ids in {}", paths(log_dirs))
+            }
+            Self::Unregister { broker, decision: Unregister::Use { .. } } => {
+                write!(f, "unregister the dead broker {broker} at the active controller, once")
+            }
+            Self::Unregister { decision: Unregister::Wait { why }, .. } => {
+                write!(f, "leave the registration to expire: {why}")
+            }
+            Self::StartBroker { broker } => write!(f, "start Kafka as broker {broker}"),
+            Self::AwaitIsr { .. } => write!(f, "wait until every partition is back in ISR"),
+            Self::ElectPreferred { .. } => write!(f, "give preferred leaders back, in batches"),
+        }
+    }
+}
+
+fn paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+}
