@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use recovery::drivers::clock::SystemClock;
 use recovery::drivers::cluster::kafka::KafkaCluster;
 use recovery::drivers::fence::{FenceConfig, Ladder};
+use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
 use recovery::drivers::health_signal::kafka_metadata::KafkaMetadata;
 use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
 use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
@@ -36,6 +37,8 @@ pub(crate) struct World {
     pub(crate) ports: Ports,
     /// What looks at the cluster.
     pub(crate) signals: Vec<Arc<dyn HealthSignal>>,
+    /// The one of them that knows what brokers' logs weigh.
+    pub(crate) logs: Arc<KafkaLogs>,
 }
 
 impl World {
@@ -63,8 +66,10 @@ impl World {
             clock: Arc::new(SystemClock),
             events,
         };
-        let signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
-        Ok(Self { topology, policy: config.policy.clone(), ports, signals })
+        let logs = KafkaLogs::new(listeners.clone());
+        let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
+        signals.push(logs.clone());
+        Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs })
     }
 }
 

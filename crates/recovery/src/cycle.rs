@@ -49,7 +49,7 @@ pub struct Cycle {
 
 /// What one broker needs done, beside watching.
 enum Work {
-    TakeOver(Plan, Cause, Option<Succession>),
+    TakeOver(Box<Plan>, Cause, Option<Succession>),
     Resume,
     Withdraw,
     HandOver(Epoch),
@@ -125,7 +125,7 @@ impl Cycle {
                 | Decision::RestartInPlace(takeover)
                 | Decision::SwitchOver(takeover) => {
                     let planned = plan(takeover, takeover.epoch.next(), &self.topology, &seen); // pure
-                    planned.ok().map(|plan| Work::TakeOver(plan, takeover.cause, takeover.succeeds))
+                    planned.ok().map(|plan| Work::TakeOver(Box::new(plan), takeover.cause, takeover.succeeds))
                 }
                 Decision::Resume { .. } => Some(Work::Resume),
                 Decision::Withdraw { .. } => Some(Work::Withdraw),
@@ -168,9 +168,10 @@ impl Cycle {
         let (ports, here) = (self.ports.clone(), self.topology.here.clone());
         let task = self.running.spawn(async move {
             let result = match work {
-                Work::TakeOver(plan, cause, succeeds) => {
-                    take_over(&ports, plan, cause, succeeds, decided).await.map(drop).map_err(WorkError::from)
-                }
+                Work::TakeOver(plan, cause, succeeds) => take_over(&ports, *plan, cause, succeeds, decided)
+                    .await
+                    .map(drop)
+                    .map_err(WorkError::from),
                 Work::Resume => {
                     resume(&ports, &here, broker, decided).await.map(drop).map_err(WorkError::from)
                 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::model::{
     BrokerId, CanaryOutcome, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
-    LedgerStanding, LocalProcess, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, QuorumView,
-    VolumeUse,
+    LedgerStanding, LocalProcess, LogTail, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome,
+    QuorumView, VolumeUse,
 };
 
 /// A broker that is still listed this long after it stopped answering did not stop cleanly. Shorter than any
@@ -33,6 +33,7 @@ pub struct Board {
     claims: BTreeMap<BrokerId, ClaimTrack>,
     canaries: BTreeMap<String, CanaryTrack>,
     volumes: BTreeMap<BrokerId, (Moment, VolumeUse)>,
+    logs: BTreeMap<BrokerId, LogTail>,
     peers: BTreeMap<HostName, (Moment, PeerView)>,
     local: BTreeMap<BrokerId, LocalTrack>,
     sighted: BTreeMap<&'static str, Moment>,
@@ -100,6 +101,7 @@ impl Board {
                 self.canaries.insert(canary, CanaryTrack { at, brokers, wrote });
             }
             Fact::Volumes { broker, usage } => drop(self.volumes.insert(broker, (at, usage))),
+            Fact::Logs { broker, tail } => drop(self.logs.insert(broker, tail)),
             Fact::Peer(view) => drop(self.peers.insert(view.host.clone(), (at, view))),
             Fact::Local { broker, process } => {
                 let last = self.local.get(&broker).filter(|track| track.process == process);
@@ -176,6 +178,8 @@ pub struct Seen {
     pub storage: Option<StorageSeen>,
     /// How its volumes are used, as the storage counts: no witness, for it may be told late.
     pub volumes: Option<VolumeUse>,
+    /// What its next start would read through, as it said last: no witness.
+    pub logs: Option<LogTail>,
 }
 
 /// Who could write to a broker's storage lately, and to whom a write did not come back.
@@ -326,6 +330,7 @@ pub fn observe(
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
             storage: storage(board, &peers, id, &fresh),
+            logs: board.logs.get(&id).copied(),
             volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
         };
         (id, seen)

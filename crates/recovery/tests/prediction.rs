@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use recovery::decision::Takeover;
 use recovery::model::{
-    Attempt, Basis, BrokerId, Cause, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, Moment,
-    Now, Phase, Prediction,
+    Attempt, Basis, BrokerId, Cause, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, LogTail,
+    Moment, Now, Phase, Prediction,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -42,7 +42,15 @@ fn attempt(hours: i64, cause: Cause, in_place: bool, (fence, rejoin): (u64, u64)
 
 /// What is predicted two seconds and a half after the fault, with these takeovers in the ledger.
 fn predicted(from: &str, cause: Cause, before: &[(BrokerId, Vec<Attempt>)]) -> Option<Prediction> {
-    let mut board = Board::default();
+    predicted_on(Board::default(), from, cause, before)
+}
+
+fn predicted_on(
+    mut board: Board,
+    from: &str,
+    cause: Cause,
+    before: &[(BrokerId, Vec<Attempt>)],
+) -> Option<Prediction> {
     let standing = |attempts: &Vec<Attempt>| LedgerStanding {
         attempts: attempts.clone(),
         ..LedgerStanding::untouched("kafka-1".into())
@@ -125,6 +133,34 @@ fn others_stand_in_for_a_broker_without_history() {
     assert_eq!(parts(&predicted)[&Phase::Fence], (secs(4), Basis::Median { of: 1 }));
     let said = predicted.to_string();
     assert!(said.contains("fence 4.0 s (as the last time)"), "{said}");
+}
+
+#[test]
+fn logs_that_must_be_read_count_as_far_as_nothing_was_measured() {
+    let board = |bytes| {
+        let mut board = Board::default();
+        let tail = LogTail { replicas: 10, bytes, at_most: 10 * LogTail::SEGMENT };
+        board.record(Evidence {
+            signal: "kafka_logs",
+            at: Moment(secs(1)),
+            fact: Fact::Logs { broker: BROKER, tail },
+        });
+        board
+    };
+    let rejoin = |prediction: Option<Prediction>| parts(&prediction.expect("it has a fault"))[&Phase::Rejoin];
+    let (without, _) = rejoin(predicted("kafka-1", Cause::Automatic, &[]));
+    let (with, basis) = rejoin(predicted_on(board(10_000_000_000), "kafka-1", Cause::Automatic, &[]));
+    assert_eq!((with, basis), (without + Duration::from_millis(8500), Basis::Assumed));
+
+    let before = [(BROKER, vec![attempt(1, Cause::Automatic, false, (1, 6))])];
+    let little = predicted_on(board(1_000_000_000), "kafka-1", Cause::Automatic, &before);
+    assert_eq!(rejoin(little).0, secs(6));
+    let much = predicted_on(board(100_000_000_000), "kafka-1", Cause::Automatic, &before);
+    assert!(
+        much.as_ref().is_some_and(|said| said.to_string().contains("85.0 s to read 100000 MB")),
+        "{much:?}"
+    );
+    assert_eq!(rejoin(much).0, secs(85));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName};
+use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName, LogTail, human};
 use recovery::ports::{Fence, Note, StepError, chain};
 use serde::Serialize;
 use tokio::net::TcpStream;
@@ -24,6 +24,8 @@ use crate::world::World;
 
 /// How long a controller may take to accept a connection, and a name to be resolved.
 const NETWORK_LIMIT: Duration = Duration::from_secs(3);
+/// A start that reads its logs for longer than this is what a takeover waits for most.
+const LONGEST_SCAN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -264,10 +266,36 @@ async fn fence_answers(host: HostName, fence: &dyn Fence) -> Item {
     Item::of(format!("fence of {host}"), fence.check(&host).await, remedy)
 }
 
+/// After a crash Kafka reads through what it had not flushed, before anybody is served.
+async fn logs(world: &World, broker: &Broker) -> Item {
+    let item = format!("broker {}: logs to read after a crash", broker.id);
+    let remedy = "until it tells, a takeover's time is predicted without them";
+    let tail = match world.logs.tail(broker.id).await {
+        Ok(Some(tail)) => tail,
+        Ok(None) => return Item::warn(item, "its listener is not known", remedy),
+        Err(error) => return Item::warn(item, chain(&error), remedy),
+    };
+    let dirs = broker.log_dirs.len();
+    let [now, at_most] = [tail.bytes, tail.at_most].map(|bytes| LogTail::scan(bytes, dirs));
+    let says = format!(
+        "{} replicas: {} MB and {} now, {} if every newest segment were full",
+        tail.replicas,
+        tail.bytes / 1_000_000,
+        human(now),
+        human(at_most)
+    );
+    if at_most <= LONGEST_SCAN {
+        return Item::ok(item, says);
+    }
+    let remedy = "set a smaller segment.bytes on topics with many partitions, and num.recovery.threads.per.data.dir to the \
+                  number of cores";
+    Item::warn(item, says, remedy)
+}
+
 /// What this host needs for one broker.
 async fn guarded(world: Arc<World>, broker: Broker) -> Vec<Item> {
     let id = broker.id;
-    let mut items = Vec::new();
+    let mut items = vec![logs(&world, &broker).await];
     if let Some(address) = world.ports.addresses.get(&id) {
         let remedy = "correct [broker.address], or the network of this host";
         items.push(Item::of(format!("broker {id}: address"), address.check().await, remedy));

@@ -306,6 +306,7 @@ fn is_here(address: IpAddr) -> std::io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
     use recovery::testing;
 
     use super::*;
@@ -315,7 +316,8 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let policy = testing::World::policy();
-        (fake.clone(), World { topology, policy, ports: fake.ports(), signals: Vec::new() })
+        let logs = KafkaLogs::new([].into());
+        (fake.clone(), World { topology, policy, ports: fake.ports(), signals: Vec::new(), logs })
     }
 
     fn report(world: &World) -> Report {

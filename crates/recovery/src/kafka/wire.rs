@@ -12,6 +12,7 @@ mod error;
 pub(crate) mod fake;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
+mod logs;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,6 +33,7 @@ use crate::model::Endpoint;
 pub use self::calls::{ClusterSeen, Election, MetadataSeen, Registration, Topics};
 pub use self::controller::{Controller, ControllerError};
 pub use self::error::WireError;
+pub use self::logs::Replica;
 
 /// A larger response is nonsense: the metadata of 200,000 partitions takes about 30 MB.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;

@@ -16,13 +16,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use evidence::{
-    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, NfsClientId, PeerSaw, PeerView,
-    ProbeOutcome, QuorumView, VolumeUse,
+    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId, PeerSaw,
+    PeerView, ProbeOutcome, QuorumView, VolumeUse,
 };
 pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
-pub use prediction::{Basis, Part, Prediction};
+pub use prediction::{Basis, LogScan, Part, Prediction};
 pub use standing::{Attempt, Cause, EpochState, LedgerStanding, Outcome, Succession};
 pub use topology::{Broker, Endpoint, EndpointError, Standby, Topology};
 

@@ -12,8 +12,19 @@ use super::{Phase, human};
 pub struct Prediction {
     /// By phase, in order, up to the last partition back in ISR.
     pub parts: Vec<Part>,
+    /// What the broker reads of its logs before it serves, as part of [`Phase::Rejoin`]; `None` if it never told.
+    pub log_scan: Option<LogScan>,
     /// The same for a restart where the broker was, from the fault on; for people to compare.
     pub in_place: Part,
+}
+
+/// Reading what was not flushed when the broker died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogScan {
+    /// How much.
+    pub bytes: u64,
+    /// How long that takes.
+    pub takes: Duration,
 }
 
 /// One phase of it.
@@ -75,6 +86,9 @@ impl fmt::Display for Prediction {
             let parts = parts.collect::<Vec<_>>().join(", ");
             let between = if index == 0 { ": " } else { "; " };
             write!(f, "{between}{parts} ({})", together[0].basis)?;
+        }
+        if let Some(LogScan { bytes, takes }) = self.log_scan {
+            write!(f, "; of it {} to read {} MB of logs", human(takes), bytes / 1_000_000)?;
         }
         Ok(())
     }

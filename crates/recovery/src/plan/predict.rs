@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Plan, Step, Unregister};
-use crate::model::{Attempt, Basis, BrokerId, Cause, Part, Phase, Prediction};
+use crate::model::{Attempt, Basis, BrokerId, Cause, LogScan, LogTail, Part, Phase, Prediction};
 use crate::observe::Observation;
 
 /// The takeovers that count: conditions change, so the newest ones.
@@ -13,8 +13,8 @@ const NEWEST: usize = 5;
 /// long, counted from the last heartbeat.
 const SESSION: Duration = Duration::from_secs(9);
 
-/// From the exec of Kafka to the last partition in ISR, with 100 partitions and 1 GiB on two cores (docs/performance.md).
-const REJOIN: Duration = Duration::from_secs(8);
+/// From the exec of Kafka to the last partition in ISR, on two cores and without logs to read (docs/performance.md).
+const REJOIN: Duration = Duration::from_secs(7);
 
 /// What a phase is taken to take as long as nobody has measured it here. A fence by export rules waits for silence, one
 /// by power is quicker; the others are what they take on small machines (docs/performance.md, docs/nfs.md).
@@ -40,19 +40,38 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
     phases.retain(|phase| *phase <= Phase::Rejoin);
     phases.dedup();
     let before = like_it(plan.broker, seen, in_place);
+    let log_scan = log_scan(plan, seen);
+    let reads = log_scan.map_or(Duration::ZERO, |scan| scan.takes);
     let rest = phases.into_iter().map(|phase| {
         let took = before.iter().filter_map(|attempt| attempt.phases.get(&phase)).copied().collect();
         let (takes, basis) = median(took).unwrap_or((assumed(phase), Basis::Assumed));
-        let held_up = phase == Phase::Rejoin && basis == Basis::Assumed && waits_for_session(plan);
-        let takes = if held_up { takes.max(SESSION.saturating_sub(so_far)) } else { takes };
+        let takes = match (phase, basis) {
+            (Phase::Rejoin, Basis::Assumed) if waits_for_session(plan) => {
+                (takes + reads).max(SESSION.saturating_sub(so_far))
+            }
+            (Phase::Rejoin, Basis::Assumed) => takes + reads,
+            // What was measured had logs to read as well; but more may have to be read now than ever took so long.
+            (Phase::Rejoin, _) => takes.max(reads),
+            _ => takes,
+        };
         Part { phase, takes, basis }
     });
     let restarts = like_it(plan.broker, seen, true);
     let took =
         restarts.iter().filter_map(|attempt| Some(attempt.time_to_isr? - detected(attempt)?)).collect();
-    let (takes, basis) = median(took).unwrap_or((SESSION.max(REJOIN), Basis::Assumed));
+    let (takes, basis) = median(took).unwrap_or((SESSION.max(REJOIN + reads), Basis::Assumed));
     let in_place = Part { phase: Phase::Rejoin, takes: so_far + takes, basis };
-    Prediction { parts: std::iter::once(detect).chain(rest).collect(), in_place }
+    Prediction { parts: std::iter::once(detect).chain(rest).collect(), log_scan, in_place }
+}
+
+/// What the broker reads through, with one thread for each log dir, which is Kafka's default.
+fn log_scan(plan: &Plan, seen: &Observation) -> Option<LogScan> {
+    let dirs = plan.steps().find_map(|(_, step)| match step {
+        Step::VerifyLogDirs { log_dirs, .. } => Some(log_dirs.len()),
+        _ => None,
+    })?;
+    let bytes = seen.brokers.get(&plan.broker)?.logs?.bytes;
+    Some(LogScan { bytes, takes: LogTail::scan(bytes, dirs) })
 }
 
 fn detected(attempt: &Attempt) -> Option<Duration> {

@@ -90,6 +90,7 @@ pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storag
 
 #[cfg(test)]
 mod tests {
+    use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
     use recovery::testing;
 
     use super::super::Verdict;
@@ -99,7 +100,8 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let ports = testing::World::new().ports();
-        World { topology, policy: testing::World::policy(), ports, signals: Vec::new() }
+        let logs = KafkaLogs::new([].into());
+        World { topology, policy: testing::World::policy(), ports, signals: Vec::new(), logs }
     }
 
     async fn tried(world: &World) -> Item {

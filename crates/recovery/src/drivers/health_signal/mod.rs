@@ -1,5 +1,6 @@
 //! `health_signal` drivers: dated looks at the cluster.
 
+pub mod kafka_logs;
 pub mod kafka_metadata;
 pub mod kafka_probe;
 pub mod kafka_quorum;

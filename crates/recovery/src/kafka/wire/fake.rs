@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, DescribeQuorumRequest,
-    ElectLeadersRequest, MetadataRequest, RequestHeader, ResponseHeader, UnregisterBrokerRequest,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeLogDirsRequest, DescribeQuorumRequest, ElectLeadersRequest, MetadataRequest, RequestHeader,
+    ResponseHeader, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, Request, decode_request_header_from_buffer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -146,6 +147,8 @@ pub(crate) fn versions() -> ApiVersionsResponse {
         range::<ApiVersionsRequest>(),
         range::<MetadataRequest>(),
         range::<DescribeClusterRequest>(),
+        range::<DescribeConfigsRequest>(),
+        range::<DescribeLogDirsRequest>(),
         range::<DescribeQuorumRequest>(),
         range::<ElectLeadersRequest>(),
         range::<UnregisterBrokerRequest>(),
