@@ -52,7 +52,7 @@ pub struct Progress {
     /// the world is still done.
     begun: Vec<bool>,
     remarks: Vec<String>,
-    /// The first step whose failure ends the takeover.
+    /// The step whose failure ends the takeover: the first one, or the first one that needs a person.
     failed: Option<usize>,
     rejoined_at: Option<Timestamp>,
     ended: bool,
@@ -165,7 +165,14 @@ impl Progress {
         match (direction, step.on_failure(self.in_place())) {
             (Direction::Back, _) => self.remarks.push(format!("undo of {name} failed: {error}")),
             (Direction::Forward, OnFailure::Remark) => self.remarks.push(format!("{name}: {error}")),
-            (Direction::Forward, _) => self.failed = self.failed.or(Some(index)),
+            // What needs a person is not hidden by a smaller trouble beside it.
+            (Direction::Forward, fate) => {
+                let before = self.failed.and_then(|index| self.plan.step(index));
+                let before = before.map(|(_, step)| step.on_failure(self.in_place()));
+                if before.is_none() || (fate == OnFailure::Stuck && before != Some(OnFailure::Stuck)) {
+                    self.failed = Some(index);
+                }
+            }
         }
     }
 

@@ -165,6 +165,20 @@ async fn only_the_start_waits_for_a_configuration_that_takes_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_fence_that_fails_needs_a_person_whatever_fails_beside_it() {
+    for takes in [0, 4] {
+        let world = World::new();
+        let plan = dead_broker(&world).await;
+        world.truth().render_takes = Duration::from_secs(takes);
+        world.truth().faults.extend([("render_config", Fault::Refuse), ("fence", Fault::Unconfirmed)]);
+        let outcome =
+            take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+        assert!(matches!(&outcome, Outcome::Stuck { at, .. } if at == "fence"), "{takes} s: {outcome:?}");
+        promises_hold(&world, "fence and render fail");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_undo_that_fails_is_said_and_the_other_undos_go_on() {
     let world = World::new();
     let plan = dead_broker(&world).await;

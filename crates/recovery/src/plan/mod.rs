@@ -124,7 +124,6 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let id = takeover.broker;
     let broker = topology.brokers.get(&id).ok_or(PlanError::UnknownBroker(id))?;
-    let own = takeover.from == takeover.to;
     let mut stages = proof(takeover, topology)?;
     let render = Step::RenderConfig { broker: id };
     let mut prepare = prepare(broker);
@@ -137,7 +136,7 @@ pub fn plan(
         _ => prepare.steps.push(render),
     }
     stages.push(prepare);
-    let unregister = unregister(broker, topology, seen, own);
+    let unregister = unregister(broker, topology, seen);
     stages.extend([
         Stage {
             phase: Phase::Verify,
@@ -201,14 +200,12 @@ fn prepare(broker: &Broker) -> Stage {
 
 /// The rule under which a dead broker's registration is removed. Each condition was measured to matter.
 ///
-/// That the fence is proven (1) and that this host is ready to start (6) hold by the order of the
-/// stages. The step looks again at (2) and (4) on the controller, right before it sends.
-fn unregister(broker: &Broker, topology: &Topology, seen: &Observation, own: bool) -> Unregister {
+/// That the fence is proven (1), or for a restart in place that nothing of the broker runs here, and that this host is
+/// ready to start (6) hold by the order of the stages. The step looks again at (2) and (4) on the controller, right before
+/// it sends.
+fn unregister(broker: &Broker, topology: &Topology, seen: &Observation) -> Unregister {
     let id = broker.id;
     let wait = |why: String| Unregister::Wait { why };
-    if own {
-        return wait("this host owned the broker already and its session is its own".into());
-    }
     if !topology.controllers_known {
         return wait("the controllers' listeners are not configured (cluster.controllers)".into());
     }
