@@ -315,7 +315,10 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let policy = testing::World::policy();
-        (fake.clone(), World { topology, policy, ports: fake.ports(), signals: Vec::new() })
+        (
+            fake.clone(),
+            World { topology, policy, ports: fake.ports(), signals: Vec::new(), clients: Arc::default() },
+        )
     }
 
     fn report(world: &World) -> Report {

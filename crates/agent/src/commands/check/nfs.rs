@@ -99,7 +99,13 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let ports = testing::World::new().ports();
-        World { topology, policy: testing::World::policy(), ports, signals: Vec::new() }
+        World {
+            topology,
+            policy: testing::World::policy(),
+            ports,
+            signals: Vec::new(),
+            clients: Arc::default(),
+        }
     }
 
     async fn tried(world: &World) -> Item {
