@@ -50,6 +50,7 @@ macro_rules! targets {
 }
 
 targets! {
+    clients_page
     config
     decisions
     fence_metadata

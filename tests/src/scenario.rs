@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use toml::Table;
 
 use crate::agent::Agent;
-use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
+use crate::history::{GroupLog, GroupReader, History, SOCKET_TIMEOUT_MS, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
 use crate::ontap::Ontap;
@@ -38,6 +38,8 @@ pub struct Setup {
     pub policy: &'static [(&'static str, &'static str)],
     /// Records a second.
     pub rate: u32,
+    /// How long the producer waits for an answer, in milliseconds.
+    pub socket_timeout_ms: u32,
     /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best rank.
     pub standbys: u8,
     /// The brokers whose home has an agent too, for that broker.
@@ -62,6 +64,7 @@ impl Default for Setup {
             mode: "auto",
             policy: &[],
             rate: 500,
+            socket_timeout_ms: SOCKET_TIMEOUT_MS,
             standbys: 1,
             at_home: &[],
             peers: false,
@@ -118,7 +121,8 @@ impl<'a> Scenario<'a> {
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
         let agent = Arc::clone(standbys.first().context("a scenario without a standby")?);
         let standby = Arc::clone(agent.host());
-        let writer = cluster.write(WriteSpec::steady(TOPIC, PARTITIONS, setup.rate))?;
+        let load = WriteSpec::steady(TOPIC, PARTITIONS, setup.rate);
+        let writer = cluster.write(WriteSpec { socket_timeout_ms: setup.socket_timeout_ms, ..load })?;
         let group = Some(cluster.read_in_group(TOPIC, "audit")?);
         let log = GroupLog::default();
         let scenario =

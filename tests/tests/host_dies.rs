@@ -1,17 +1,42 @@
-//! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by itself.
+//! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by itself, and
+//! clients that can only wait learn of it: the agent that was on the host had told who is connected.
 
-use anyhow::{Result, ensure};
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
-use e2e::story;
+use e2e::{eventually, story};
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// librdkafka's own. Only a reset can be what ends a producer's wait sooner.
+const SOCKET_TIMEOUT_MS: u32 = 60_000;
 
 #[test]
 fn the_daemon_recovers_a_broker_whose_host_dies() {
     story("the_daemon_recovers_a_broker_whose_host_dies", |lab| {
-        let mut scenario = Scenario::begin(lab, &Setup::default())?;
+        let setup =
+            Setup { at_home: &[1], peers: true, socket_timeout_ms: SOCKET_TIMEOUT_MS, ..Setup::default() };
+        let mut scenario = Scenario::begin(lab, &setup)?;
+        let silent = wait_for_an_answer(scenario.cluster.broker(VICTIM)?.address())?;
         scenario.start_agents()?;
+        eventually("the standby to know who is connected", PATIENCE, || {
+            let said = fs::read_to_string(scenario.agent.running()?.log())?;
+            ensure!(said.contains("a peer tells who is connected there"), "it has not been told yet");
+            Ok(())
+        })?;
         let victim = scenario.victim()?.clone();
         let rejoin = scenario.recovered_after(PATIENCE, || victim.power_off())?;
         scenario.decided("healthy", PATIENCE)?;
+        let (moved, end) = (address_moved(&scenario)?, silent.join().map_err(|_| anyhow!("it panicked"))?);
+        let (ended_by, at) = end?;
+        let after = at.duration_since(moved).as_millis();
+        lab.note(format!("the silent client: {ended_by}, {after} ms after the address was there"));
+        ensure!(ended_by == ErrorKind::ConnectionReset && after < 5_000, "{ended_by}, {after} ms after");
 
         // The group goes on from its offsets, with another member too.
         scenario.flows(500)?;
@@ -39,9 +64,38 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
         let mine = view.partitions.iter().filter(|p| p.replicas.first() == Some(&VICTIM));
         let led_by_others = mine.filter(|p| p.leader != VICTIM).count();
         ensure!(led_by_others == 0, "{led_by_others} partitions were not given back");
-        scenario.verdict()?;
+        // What was on its way to the dead host would have waited for all of the producer's own patience.
+        let wait = scenario.verdict()?.history.longest_wait();
+        ensure!(wait < Duration::from_millis(SOCKET_TIMEOUT_MS.into()), "a record waited for {wait:?}");
         Ok(())
     });
+}
+
+/// A client that has sent the begin of a request, and reads: it has nothing more to send, so it would never
+/// learn that the other end is gone. How its read ends, and when.
+fn wait_for_an_answer(at: SocketAddr) -> Result<JoinHandle<Result<(ErrorKind, Timestamp)>>> {
+    let mut stream = TcpStream::connect(at)?;
+    // A hundred bytes are announced, and few come.
+    stream.write_all(&[0, 0, 0, 100, 0, 18, 0, 0])?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(thread::spawn(move || match stream.read(&mut [0]) {
+        Err(error) => Ok((error.kind(), Timestamp::now())),
+        Ok(read) => Err(anyhow!("{read} bytes of answer to half a request")),
+    }))
+}
+
+/// When the address was on the standby, by the journal.
+fn address_moved(scenario: &Scenario) -> Result<Timestamp> {
+    let journal = scenario.journal();
+    let records = journal.lines().filter_map(|line| line.get(line.find('[')?..));
+    let records: Vec<Value> =
+        records.map(serde_json::from_str::<Vec<Value>>).collect::<Result<Vec<_>, _>>()?.concat();
+    let stages = records.iter().find_map(|record| record["entry"]["claim"]["plan"]["stages"].as_array());
+    let mut steps = stages.into_iter().flatten().filter_map(|stage| stage["steps"].as_array()).flatten();
+    let step = steps.position(|step| step["step"] == "move_address").context("no address in the plan")?;
+    let done = |record: &&Value| record["entry"]["entry"] == "done" && record["entry"]["step"] == step;
+    let done = records.iter().find(done).with_context(|| format!("the address was not moved:\n{journal}"))?;
+    Ok(done["at"].as_str().context("a record without a time")?.parse()?)
 }
 
 /// Of the one takeover there was, by the agent's own metric.

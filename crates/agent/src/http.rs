@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use jiff::Timestamp;
+use recovery::drivers::clients::{self, own::OwnClients};
 use recovery::drivers::storage::nfs_client::NfsClient;
 use recovery::model::PeerView;
 use recovery::status::Status;
@@ -63,8 +64,11 @@ pub async fn serve(
     listener: TcpListener,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
+    own: Arc<OwnClients>,
 ) -> std::io::Result<()> {
-    axum::serve(listener, pages(status, metrics)).await
+    let for_peers = Router::new().route(clients::PATH, get(clients_page)).with_state(own);
+    let pages = pages(status, metrics).merge(for_peers);
+    axum::serve(listener, pages.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
 /// The pages that can be read, wherever they are served.
@@ -136,5 +140,23 @@ async fn view_page(State(source): State<Source>) -> Response {
             Json(PeerView { nfs_client, ..view }).into_response()
         }
         (why, _) => verdict(vec![why.unwrap_or_else(|| "there is no view yet".to_owned())]),
+    }
+}
+
+/// Who is connected to the brokers here, for the peers that may take them over.
+async fn clients_page(
+    State(own): State<Arc<OwnClients>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+) -> Response {
+    if !own.may_read(from.ip()) {
+        let why = format!(
+            "only peers are told, and {} is not the address in the url of a [[peer]] here\n",
+            from.ip()
+        );
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    match own.page().await {
+        Ok(page) => Json(page.as_ref()).into_response(),
+        Err(error) => verdict(vec![format!("the kernel does not tell its connections: {error}")]),
     }
 }

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use recovery::drivers::address::AddressConfig;
+use recovery::drivers::clients::KnownClients;
+use recovery::drivers::clients::own::OwnClients;
 use recovery::drivers::clock::SystemClock;
 use recovery::drivers::cluster::kafka::KafkaCluster;
 use recovery::drivers::fence::{FenceConfig, Ladder};
@@ -15,6 +18,7 @@ use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
 use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
 use recovery::drivers::health_signal::ledger::LedgerSignal;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
+use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
 use recovery::policy::Policy;
@@ -39,6 +43,8 @@ pub(crate) struct World {
     pub(crate) signals: Vec<Arc<dyn HealthSignal>>,
     /// The one of them that knows what brokers' logs weigh.
     pub(crate) logs: Arc<KafkaLogs>,
+    /// Who is connected to brokers elsewhere, for the drivers of addresses.
+    pub(crate) clients: Arc<KnownClients>,
 }
 
 impl World {
@@ -54,11 +60,11 @@ impl World {
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
-        let ledger = ledger(config)?;
+        let (ledger, clients) = (ledger(config)?, Arc::default());
         let ports = Ports {
             fences: fences(config)?,
             storage: storage(config)?,
-            addresses: addresses(config)?,
+            addresses: addresses(config, &clients)?,
             broker_host: broker_host.map_err(bad("broker_host"))?,
             cluster: Arc::new(cluster),
             ledger: ledger.clone(),
@@ -69,7 +75,7 @@ impl World {
         let logs = KafkaLogs::new(listeners.clone());
         let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
         signals.push(logs.clone());
-        Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs })
+        Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
     }
 }
 
@@ -119,9 +125,22 @@ fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage
     storage.collect()
 }
 
-fn addresses(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Address>>> {
+fn addresses(
+    config: &Config,
+    clients: &Arc<KnownClients>,
+) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Address>>> {
     let moved = config.brokers.iter().filter_map(|(id, drivers)| Some((id, drivers.address.clone()?)));
-    moved.map(|(id, address)| Ok((*id, address.build().map_err(bad("broker.address"))?))).collect()
+    let build = |address: AddressConfig| address.build(clients.clone()).map_err(bad("broker.address"));
+    moved.map(|(id, address)| Ok((*id, build(address)?))).collect()
+}
+
+/// Who is connected to the guarded brokers here, for peers that are named by address.
+pub(crate) fn own_clients(config: &Config) -> OwnClients {
+    let moved = config.brokers.values().filter_map(|drivers| drivers.address.as_ref()?.ip());
+    let listeners = config.topology.brokers.values().filter_map(|broker| broker.listener.host.parse().ok());
+    let addresses = moved.chain(listeners).map(|ip: IpAddr| ip.to_canonical()).collect();
+    let readers = config.peers.iter().filter_map(PeerConfig::address).collect();
+    OwnClients::new(config.topology.here.clone(), addresses, readers)
 }
 
 fn signals(
@@ -143,8 +162,8 @@ fn signals(
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
-    for peer in &config.peers {
-        signals.push(Arc::new(peer.build().map_err(bad("peer"))?));
+    for peer in peers(config)? {
+        signals.push(Arc::new(peer));
     }
     for canary in &config.canaries {
         let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
@@ -157,6 +176,14 @@ fn signals(
         signals.extend(counted.into_iter().map(|signal| Arc::new(signal) as Arc<dyn HealthSignal>));
     }
     Ok(signals)
+}
+
+/// The other agents.
+///
+/// # Errors
+/// When one cannot be asked.
+pub(crate) fn peers(config: &Config) -> anyhow::Result<Vec<Peer>> {
+    config.peers.iter().map(|peer| peer.build().map_err(bad("peer"))).collect()
 }
 
 /// Whose an address is by which volumes are mounted, as the fences and grants have it.

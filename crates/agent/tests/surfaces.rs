@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use recovery::cycle::Cycle;
 use recovery::decide::{Decision, HoldReason};
+use recovery::drivers::clients::own::OwnClients;
 use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::drivers::storage::nfs_client::NfsClient;
 use recovery::event::{Event, What};
@@ -47,6 +49,12 @@ fn status(at: Option<Timestamp>) -> Status {
     }
 }
 
+/// What is told of 192.0.2.11, where nobody can connect, to `readers`.
+fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
+    let addresses = ["192.0.2.11".parse().unwrap()].into();
+    Arc::new(OwnClients::new("standby-1".into(), addresses, readers.iter().copied().collect()))
+}
+
 fn emit(metrics: &Metrics, at: Timestamp, what: What) {
     let (host, broker, epoch) = (HostName::from("standby-1"), Some(BrokerId(1)), Some(Epoch(3)));
     metrics.emit(&Event { at, host, broker, epoch, what });
@@ -67,7 +75,7 @@ async fn the_pages_follow_the_snapshot() {
     let (set, seen) = watch::channel(status(None));
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default())));
+    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default()), own(&[])));
 
     let (head, body) = get(address, "/livez").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
@@ -108,7 +116,7 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     let (set, served) = watch::channel(seen.borrow().clone());
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages = tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default())));
+    let pages = tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default()), own(&[])));
     let (head, body) = get(address, "/v1/view").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
 
@@ -134,6 +142,35 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     let (head, body) = get(address, "/v1/view").await;
     assert!(head.contains(" 503 ") && body.contains("6 s ago"), "{head}\n{body}");
     pages.abort();
+}
+
+/// An address of this host by which it talks to others; `None` if it has none.
+fn address_of_this_host() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().unwrap().ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+#[tokio::test]
+async fn who_is_connected_is_told_to_peers_only() {
+    let (_, seen) = Cycle::new(World::topology(), World::policy(), World::new().ports());
+    let Some(here) = address_of_this_host() else {
+        return eprintln!("SKIPPED: this host has no address but the loopback's");
+    };
+    for (readers, status, said) in [
+        (vec![], " 403 ", "is not the address in the url of a [[peer]] here"),
+        (vec![here], " 200 ", r#"{"host":"standby-1","connections":{},"left_out":0}"#),
+    ] {
+        let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = http::serve(listener, seen.clone(), Arc::new(Metrics::default()), own(&readers));
+        let pages = tokio::spawn(serve);
+        let (head, body) = get((here, port).into(), "/v1/clients").await;
+        assert!(head.contains(status) && body.contains(said), "{head}\n{body}");
+        // Whoever is on the host can see it anyway.
+        assert!(get(([127, 0, 0, 1], port).into(), "/v1/clients").await.0.contains(" 200 "));
+        pages.abort();
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! The promises: no input panics, none takes for ever, and what was read is written back as the same thing. That
 //! memory stays in proportion to the input is for the caller to measure; package `fuzz` does.
 
-use crate::drivers::{address, fence, health_signal, ledger, storage};
+use crate::drivers::{address, clients, fence, health_signal, ledger, storage};
 use crate::kafka;
 
 /// A function of bytes that panics where a promise is broken.
@@ -11,6 +11,7 @@ pub type Target = fn(&[u8]);
 
 /// The targets by name.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("clients_page", clients::fuzz::page),
     ("decisions", ledger::file::fuzz::decisions),
     ("fence_metadata", fence::fuzz::metadata),
     ("journal", ledger::file::fuzz::journal),

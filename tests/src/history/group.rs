@@ -48,7 +48,7 @@ impl GroupReader {
             .set("group.id", group)
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
-            .set("socket.timeout.ms", SOCKET_TIMEOUT_MS)
+            .set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string())
             .create()?;
         consumer.subscribe(&[topic])?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long a client waits for an answer, in milliseconds, instead of librdkafka's minute. A request that the
-/// dead host's kernel still took in is never sent again, so no packet is ever refused, and only this limit tells
-/// the client. Longer than a broker waits for a dead follower (the session timeout, 9 s).
-const SOCKET_TIMEOUT_MS: &str = "12000";
+/// dead host's kernel still took in is never sent again, so no packet is ever refused: where no agent at the broker's
+/// home tells who is connected, only this limit tells the client. Longer than a broker waits for a dead follower (the
+/// session timeout, 9 s).
+pub const SOCKET_TIMEOUT_MS: u32 = 12_000;
 
 /// What identifies a record, wherever it ends up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,13 +31,21 @@ pub struct WriteSpec {
     pub rate: Option<u32>,
     /// Size of a value in bytes; at least what its id takes.
     pub size: usize,
+    /// How long the client waits for an answer, in milliseconds.
+    pub socket_timeout_ms: u32,
 }
 
 impl WriteSpec {
     /// Small records at a steady rate.
     #[must_use]
     pub fn steady(topic: &str, partitions: i32, rate: u32) -> Self {
-        Self { topic: topic.to_owned(), partitions, rate: Some(rate), size: 100 }
+        Self {
+            topic: topic.to_owned(),
+            partitions,
+            rate: Some(rate),
+            size: 100,
+            socket_timeout_ms: SOCKET_TIMEOUT_MS,
+        }
     }
 }
 
@@ -93,7 +101,7 @@ impl Writer {
             .set("enable.idempotence", "true")
             .set("max.in.flight.requests.per.connection", "1")
             .set("linger.ms", "5")
-            .set("socket.timeout.ms", SOCKET_TIMEOUT_MS);
+            .set("socket.timeout.ms", spec.socket_timeout_ms.to_string());
         let producer =
             Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);
         let stop = Arc::new(AtomicBool::new(false));

@@ -316,8 +316,9 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let policy = testing::World::policy();
-        let logs = KafkaLogs::new([].into());
-        (fake.clone(), World { topology, policy, ports: fake.ports(), signals: Vec::new(), logs })
+        let (ports, logs) = (fake.ports(), KafkaLogs::new([].into()));
+        let world = World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() };
+        (fake, world)
     }
 
     fn report(world: &World) -> Report {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use recovery::cycle::Cycle;
+use recovery::drivers::clients::follow::follow;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
@@ -13,7 +14,7 @@ use crate::orders::Desk;
 use crate::service::{self, Manager};
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
-use crate::world::World;
+use crate::world::{self, World};
 
 /// Watches until SIGTERM or SIGINT. Neither a takeover under way nor a Kafka started here is touched by
 /// the end: the first stands in the ledger and is carried on at the next start, the second is adopted.
@@ -35,10 +36,14 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let told = manager.clone();
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
     let follows = tokio::spawn(follows);
-    let pages = tokio::spawn(http::serve(listener, status, metrics));
+    let own = Arc::new(world::own_clients(&config));
+    let pages = tokio::spawn(http::serve(listener, status, metrics, own));
+    let (peers, clients) = (world::peers(&config)?, world.clients);
+    let follows_clients = tokio::spawn(async move { follow(peers, &clients).await });
     cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
     manager.tell_the_end().await;
     follows.abort();
+    follows_clients.abort();
     pages.abort();
     orders.abort();
     Ok(Exit::Done)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use recovery::drivers::address::AddressConfig;
@@ -358,7 +359,7 @@ impl Check<'_> {
     ) {
         let (key, moved) = (format!("{section}.address.address"), address.address());
         self.once(&mut taken.values, key, format!("address {moved}"));
-        if let Err(said) = address.clone().build() {
+        if let Err(said) = address.clone().build(Arc::default()) {
             self.driver(&format!("{section}.address"), said);
         }
         self.listener_is_moved(&format!("{section}.listener"), listener, moved);

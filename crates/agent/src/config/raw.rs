@@ -69,9 +69,10 @@ pub(crate) struct RawAgent {
     /// A local directory for small files: which Kafka was started here, its configuration, its output.
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
-    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view`, as
-    /// address:port. It has no authentication: keep it on the loopback address or on a management network. Peers
-    /// cannot reach the loopback address.
+    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view` and
+    /// `/v1/clients`, as address:port. It has no authentication: keep it on the loopback address or on a management network.
+    /// Peers cannot reach the loopback address. `/v1/clients`, which names who is connected to brokers here, is given only to
+    /// the addresses in `url` of each `[[peer]]`.
     #[serde(default = "listen")]
     pub(crate) listen: String,
     /// The Unix socket where root may also give orders (pause, resume, ack, approve), besides reading the same

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod broker_host;
+pub mod clients;
 pub mod clock;
 pub mod cluster;
 pub(crate) mod command;

@@ -100,8 +100,8 @@ mod tests {
         let mut topology = testing::World::topology();
         topology.here = name.into();
         let ports = testing::World::new().ports();
-        let logs = KafkaLogs::new([].into());
-        World { topology, policy: testing::World::policy(), ports, signals: Vec::new(), logs }
+        let (logs, policy) = (KafkaLogs::new([].into()), testing::World::policy());
+        World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() }
     }
 
     async fn tried(world: &World) -> Item {

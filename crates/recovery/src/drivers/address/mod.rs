@@ -6,14 +6,17 @@ mod cidr;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
 mod neighbour;
+mod reset;
 mod routes;
 mod wire;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::drivers::clients::KnownClients;
 use crate::ports::Address;
 
 pub use netlink::{Netlink, NetlinkConfig};
@@ -27,14 +30,20 @@ pub enum AddressConfig {
 }
 
 impl AddressConfig {
-    /// The driver, ready to use.
+    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self) -> Result<Arc<dyn Address>, Vec<String>> {
+    pub fn build(self, clients: Arc<KnownClients>) -> Result<Arc<dyn Address>, Vec<String>> {
         match self {
-            Self::Netlink(config) => Ok(Arc::new(config.build()?)),
+            Self::Netlink(config) => Ok(Arc::new(config.build(clients)?)),
         }
+    }
+
+    /// The address that moves, without its prefix; `None` if the configuration is wrong.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address().parse::<cidr::Cidr>().ok().map(|cidr| cidr.address)
     }
 
     /// The address that moves, for people to read.

@@ -138,7 +138,7 @@ fn icmpv6(sender: Mac, from: Ipv6Addr, group: Ipv6Addr, mut message: Vec<u8>) ->
 }
 
 /// The internet checksum (RFC 1071).
-fn checksum(bytes: &[u8]) -> u16 {
+pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let words =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u32::from(*b)));
     let mut sum: u32 = words.sum();

@@ -1,7 +1,7 @@
 //! `netlink`: the broker's address becomes a further address of one of this host's interfaces.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,9 +12,11 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::cidr::Cidr;
+use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
-use crate::model::Epoch;
+use crate::drivers::clients::{Known, KnownClients};
+use crate::model::{Epoch, human};
 use crate::ports::{Address, BoxError, Note, StepError};
 
 const DRIVER: &str = "netlink";
@@ -56,11 +58,11 @@ fn default_announce_every() -> Duration {
 }
 
 impl NetlinkConfig {
-    /// The driver, ready to use.
+    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self) -> Result<Netlink, Vec<String>> {
+    pub fn build(self, clients: Arc<KnownClients>) -> Result<Netlink, Vec<String>> {
         let mut problems = Vec::new();
         let cidr = self.address.parse::<Cidr>().map_err(|why| problems.push(format!("address: {why}"))).ok();
         let odd = |c: char| c == '/' || c.is_whitespace();
@@ -76,7 +78,7 @@ impl NetlinkConfig {
         }
         match cidr {
             Some(cidr) if problems.is_empty() => {
-                Ok(Netlink { config: self, cidr, announcing: Mutex::new(None) })
+                Ok(Netlink { config: self, cidr, clients, telling: Mutex::new(None) })
             }
             _ => Err(problems),
         }
@@ -88,8 +90,9 @@ impl NetlinkConfig {
 pub struct Netlink {
     config: NetlinkConfig,
     cidr: Cidr,
-    /// The announcements that go on in the background.
-    announcing: Mutex<Option<AbortHandle>>,
+    clients: Arc<KnownClients>,
+    /// What goes on in the background: announcements to neighbours, and resets of connections.
+    telling: Mutex<Option<AbortHandle>>,
 }
 
 impl Netlink {
@@ -144,11 +147,12 @@ impl Netlink {
         wire.map_err(|e| step_error(purpose, e))
     }
 
-    /// Goes on telling the neighbours, until the time is over or the address is released.
-    fn go_on_announcing(&self, wire: Wire) {
+    /// Goes on telling neighbours and clients, until the time is over or the address is released.
+    fn go_on_telling(&self, wire: Option<Wire>, resets: Option<Resets>) {
         let (every, until) = (self.config.announce_every, self.config.announce_for);
-        let announcing = tokio::spawn(async move {
-            let told = async {
+        let telling = tokio::spawn(async move {
+            let announce = async {
+                let Some(wire) = wire else { return };
                 loop {
                     sleep(every).await;
                     if let Err(error) = wire.announce().await {
@@ -157,15 +161,35 @@ impl Netlink {
                     }
                 }
             };
-            let _ = tokio::time::timeout(until, told).await;
+            let reset = async {
+                if let Some(resets) = resets {
+                    resets.send().await;
+                }
+            };
+            let _ = tokio::join!(tokio::time::timeout(until, announce), reset);
         });
-        self.replace_announcing(Some(announcing.abort_handle()));
+        self.replace_telling(Some(telling.abort_handle()));
     }
 
-    fn replace_announcing(&self, next: Option<AbortHandle>) {
-        let mut announcing = self.announcing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = std::mem::replace(&mut *announcing, next) {
+    fn replace_telling(&self, next: Option<AbortHandle>) {
+        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = std::mem::replace(&mut *telling, next) {
             last.abort();
+        }
+    }
+
+    /// What resets the connections that clients had to the address on its last host, and what to say of it. Whatever goes
+    /// wrong with it, the takeover goes on.
+    fn resets(&self) -> (Option<Resets>, String) {
+        let Some(known) = self.clients.at(self.cidr.address) else {
+            let why =
+                "; no [[peer]] told of clients connected to it: those in silence wait for their own timeouts";
+            return (None, why.to_owned());
+        };
+        let text = told(&known);
+        match Resets::open(self.cidr.address, known) {
+            Ok(resets) => (Some(resets), format!("; resetting {text}")),
+            Err(error) => (None, format!("; cannot reset {text}: {error}")),
         }
     }
 
@@ -183,6 +207,17 @@ impl Netlink {
             }
         }
     }
+}
+
+/// `12 of its clients' connections (b1, 0.8 s ago)`.
+fn told(known: &Known) -> String {
+    let hosts: Vec<String> =
+        known.told_by.iter().map(|(host, age)| format!("{host}, {} ago", human(*age))).collect();
+    let mut text = format!("{} of its clients' connections ({})", known.pairs.len(), hosts.join("; "));
+    if known.left_out > 0 {
+        text.push_str(&format!(" and not {} more, which are too many", known.left_out));
+    }
+    text
 }
 
 /// An error of the system; where a privilege is missing, says which and how to get it.
@@ -224,17 +259,19 @@ impl Address for Netlink {
             Some(assigned) => format!("{}/{} was on {interface} already", cidr.address, assigned.prefix),
             None => format!("{cidr} is on {interface} now"),
         };
-        if let (Some(wire), Some(mac)) = (wire, link.mac) {
+        if let (Some(wire), Some(mac)) = (&wire, link.mac) {
             wire.announce().await.map_err(|e| step_error(&purpose, e))?;
-            self.go_on_announcing(wire);
             text.push_str(&format!(", and the neighbours are told that it is at {mac}"));
         }
         self.confirm(&routes, &link, &purpose).await?;
+        let (resets, said) = self.resets();
+        text.push_str(&said);
+        self.go_on_telling(wire, resets);
         Ok(Note::new(text))
     }
 
     async fn release(&self) -> Result<Note, StepError> {
-        self.replace_announcing(None);
+        self.replace_telling(None);
         let (address, interface) = (self.cidr.address, &self.config.interface);
         let purpose = format!("remove {address} from {interface}");
         let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
@@ -277,18 +314,27 @@ impl Address for Netlink {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::fd::AsFd;
     use std::time::Instant;
+
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::super::AddressConfig;
     use super::*;
+    use crate::drivers::clients::ClientsPage;
     use crate::drivers::in_namespaces::{inside, must, run_ignored_tests_of};
 
     const EPOCH: Epoch = Epoch(1);
 
     fn netlink(address: &str) -> Netlink {
+        netlink_of(address, Arc::default())
+    }
+
+    fn netlink_of(address: &str, clients: Arc<KnownClients>) -> Netlink {
         let text = format!("driver = \"netlink\"\naddress = \"{address}\"\ninterface = \"here\"");
         let AddressConfig::Netlink(config) = toml::from_str(&text).unwrap();
-        config.build().unwrap()
+        config.build(clients).unwrap()
     }
 
     /// Two hosts on one link: ours with the interface `here`, and `peer` with `there`, where commands run by
@@ -329,7 +375,7 @@ mod tests {
     #[test]
     fn bad_values_are_reported_together() {
         let text = "driver = \"netlink\"\naddress = \"10.0.0.1\"\ninterface = \"a b\"\nprobe_for = \"1min\"\nannounce_every = \"0s\"";
-        let problems = toml::from_str::<AddressConfig>(text).unwrap().build().err().unwrap();
+        let problems = toml::from_str::<AddressConfig>(text).unwrap().build(Arc::default()).err().unwrap();
         assert_eq!(problems.len(), 4, "{problems:?}");
         assert!(toml::from_str::<AddressConfig>("driver = \"netlink\"\nadress = \"10.0.0.1/24\"").is_err());
     }
@@ -471,5 +517,116 @@ mod tests {
         let error = netlink.acquire(EPOCH).await.unwrap_err();
         assert!(error.to_string().contains("another interface of this host"), "{error}");
         must("ip address del 10.77.0.52/32 dev lo");
+    }
+
+    /// `two_hosts`, and a third one, `old`, on the same link, with the address.
+    fn and_an_old_owner(cidr: &str) {
+        two_hosts();
+        must(&format!(
+            "[ -e /run/netns/old ] && ip netns del old || true
+            ip netns add old
+            ip -n peer link add bridge type bridge
+            ip -n peer link set bridge up
+            ip -n peer link add port type veth peer name eth netns old
+            ip -n peer link set port up master bridge
+            ip -n peer link set there master bridge
+            ip -n peer address flush dev there
+            ip -n peer address add 10.77.0.2/24 dev bridge
+            ip -n peer address add fd77::2/64 dev bridge nodad
+            ip address add fd77::1/64 dev here nodad
+            ip -n old link set lo up
+            ip -n old address add {cidr} dev eth $(echo {cidr} | grep -q : && echo nodad)
+            ip -n old link set eth up"
+        ));
+    }
+
+    /// What `make` makes in another namespace; sockets stay there.
+    fn within<T: Send + 'static>(netns: &str, make: impl FnOnce() -> T + Send + 'static) -> T {
+        let namespace = std::fs::File::open(format!("/run/netns/{netns}")).unwrap();
+        let made = std::thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            make()
+        });
+        made.join().unwrap()
+    }
+
+    fn connect(at: std::net::SocketAddr) -> std::net::TcpStream {
+        let begun = Instant::now();
+        loop {
+            match within("peer", move || std::net::TcpStream::connect(at)) {
+                Ok(stream) => return stream,
+                // An IPv6 link that was made a moment ago.
+                Err(error) => assert!(begun.elapsed() < Duration::from_secs(5), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A word of the old owner's agent that names this client.
+    fn word_of(client: &std::net::TcpStream) -> ClientsPage {
+        let (own, client) = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+        let ports = [(client.ip(), [client.port()].into())].into();
+        let connections = [(own, ports)].into();
+        ClientsPage { host: "old".into(), connections, left_out: 0 }
+    }
+
+    #[tokio::test]
+    #[ignore = "run by addresses_in_namespaces_of_their_own"]
+    async fn clients_of_a_dead_owner_are_reset_and_those_of_a_living_one_are_not() {
+        if !inside() {
+            return;
+        }
+        for address in ["10.77.0.50/24", "fd77::50/64"] {
+            and_an_old_owner(address);
+            let at = std::net::SocketAddr::new(address.parse::<Cidr>().unwrap().address, 9092);
+            let listener = within("old", move || std::net::TcpListener::bind(at).unwrap());
+            let (mut told, untold) = (connect(at), connect(at));
+            told.write_all(b"request").unwrap();
+            let (mut served, _) = listener.accept().unwrap();
+            served.read_exact(&mut [0; 7]).unwrap();
+            must("ip -n old link set eth down");
+
+            let clients = Arc::new(KnownClients::default());
+            clients.remember(word_of(&told));
+            let netlink = netlink_of(address, clients.clone());
+            let note = netlink.acquire(EPOCH).await.unwrap().text;
+            assert!(note.contains("; resetting 1 of its clients' connections (old, "), "{note}");
+            // Later volleys are for frames that are lost, and here none is.
+            assert_eq!(read_within(&told, Duration::from_secs(5)).await, Err(ErrorKind::ConnectionReset));
+            // Nobody told of the other connection, so it still waits.
+            assert_eq!(read_within(&untold, QUIET).await, Err(ErrorKind::WouldBlock));
+
+            // The next owner's own connection is named as well, and goes on.
+            let listener = std::net::TcpListener::bind(at).unwrap();
+            let mut living = connect(at);
+            let (mut served, _) = listener.accept().unwrap();
+            clients.remember(word_of(&living));
+            netlink.acquire(EPOCH).await.unwrap();
+            assert_eq!(read_within(&living, QUIET).await, Err(ErrorKind::WouldBlock));
+            living.write_all(b"request").unwrap();
+            served.read_exact(&mut [0; 7]).unwrap();
+            netlink.release().await.unwrap();
+        }
+    }
+
+    /// In the time of two volleys.
+    const QUIET: Duration = Duration::from_millis(900);
+
+    async fn read_within(stream: &std::net::TcpStream, limit: Duration) -> Result<usize, ErrorKind> {
+        let mut stream = stream.try_clone().unwrap();
+        stream.set_read_timeout(Some(limit)).unwrap();
+        let read = move || stream.read(&mut [0]).map_err(|error| error.kind());
+        tokio::task::spawn_blocking(read).await.unwrap()
+    }
+
+    #[tokio::test]
+    #[ignore = "run by addresses_in_namespaces_of_their_own"]
+    async fn an_owner_whose_clients_nobody_knows_is_told() {
+        if !inside() {
+            return;
+        }
+        two_hosts();
+        let note = netlink("10.77.0.50/24").acquire(EPOCH).await.unwrap().text;
+        assert!(note.contains("; no [[peer]] told of clients connected to it"), "{note}");
     }
 }

@@ -100,7 +100,7 @@ fn only_advertisements() -> [SockFilter; 6] {
 }
 
 #[allow(unsafe_code)]
-fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: a `Socket` owns its descriptor and keeps it open until it is dropped, and nothing in here
     // takes the socket out of the `AsyncFd` or puts another one in.
     Ok(unsafe { AsyncFd::register(socket) }?)

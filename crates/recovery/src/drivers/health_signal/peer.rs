@@ -3,6 +3,7 @@
 //! Each peer is a signal of its own with its own name, so that one that cannot be reached is told apart from the
 //! others, once when it goes and once when it is back.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,9 +15,11 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::drivers::clients::{self, ClientsPage};
 use crate::drivers::command::last_words;
 use crate::model::{Endpoint, Evidence, Fact, HostName, PeerView};
 use crate::ports::{BoxError, Clock, HealthSignal, chain};
@@ -24,7 +27,8 @@ use crate::ports::{BoxError, Clock, HealthSignal, chain};
 const PERIOD: Duration = Duration::from_millis(500);
 /// How long one question may take, name resolution included. A healthy agent answers within milliseconds.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The longest answer that is read. A view has about a hundred bytes for each broker.
+/// The longest answer that is read. A view has about a hundred bytes for each broker, a list of clients some fifty at most for
+/// each connection.
 const MAX_BYTES: usize = 1 << 20;
 const PATH: &str = "/v1/view";
 
@@ -35,7 +39,9 @@ pub struct PeerConfig {
     /// The name of its host: `agent.host` of the agent there. An answer in another name is refused.
     pub host: String,
     /// Where it answers, such as `http://10.0.0.12:9095`: `agent.listen` of the agent there, which must not be the
-    /// loopback address then. Name an address rather than a name: asking a peer should not depend on DNS.
+    /// loopback address then. Name an address rather than a name: asking a peer should not depend on DNS, and only who
+    /// asks from an address that is named here is told which clients are connected to this host (`/v1/clients`), so that it can
+    /// reset their connections when it takes a broker over.
     pub url: String,
 }
 
@@ -44,6 +50,13 @@ impl PeerConfig {
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         endpoint(&self.url).err().map(|why| format!("url: {why}")).into_iter().collect()
+    }
+
+    /// The address in its URL; `None` if that has a name.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        let host = endpoint(&self.url).ok()?.host;
+        host.parse().ok().map(|ip: IpAddr| ip.to_canonical())
     }
 
     /// Makes the signal.
@@ -76,7 +89,7 @@ pub struct Peer {
 
 /// Why a peer's view is not known.
 #[derive(Debug, thiserror::Error)]
-enum PeerError {
+pub(crate) enum PeerError {
     #[error("the agent at {at} cannot be reached")]
     Unreachable { at: Endpoint, source: std::io::Error },
     #[error("the agent at {at} did not answer within {LIMIT:?}")]
@@ -85,41 +98,62 @@ enum PeerError {
     Broken { at: Endpoint, source: BoxError },
     #[error("the answer of {at} is longer than {MAX_BYTES} bytes: is an agent there?")]
     TooLong { at: Endpoint },
-    #[error("the agent at {at} has no view to give: {status}: {said}")]
-    NoView { at: Endpoint, status: StatusCode, said: String },
-    #[error("the answer of {at} is no view: is it an agent of this version?")]
-    Garbled { at: Endpoint, source: serde_json::Error },
+    #[error("the agent at {at} does not give {path}: {status}: {said}")]
+    NotGiven { at: Endpoint, path: &'static str, status: StatusCode, said: String },
+    #[error("the answer of {at} is not what {path} is: is it an agent of this version?")]
+    Garbled { at: Endpoint, path: &'static str, source: serde_json::Error },
     #[error("the agent at {at} is on {said}, not on {expected}: correct `host` or `url` of this [[peer]]")]
     OtherHost { at: Endpoint, said: HostName, expected: HostName },
 }
 
+impl PeerError {
+    /// Whether the peer gave no answer at all, as one that is dead.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Late { .. })
+    }
+}
+
 impl Peer {
-    async fn ask(&self) -> Result<PeerView, PeerError> {
+    /// The name of its host.
+    pub(crate) fn host(&self) -> &str {
+        &self.host.0
+    }
+
+    /// Who is connected to brokers there.
+    pub(crate) async fn clients(&self) -> Result<ClientsPage, PeerError> {
+        let page: ClientsPage = self.ask(clients::PATH).await?;
+        self.speaks_for_itself(&page.host)?;
+        Ok(page)
+    }
+
+    fn speaks_for_itself(&self, said: &HostName) -> Result<(), PeerError> {
+        if *said == self.host {
+            return Ok(());
+        }
+        let (said, expected) = (said.clone(), self.host.clone());
+        Err(PeerError::OtherHost { at: self.at.clone(), said, expected })
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &'static str) -> Result<T, PeerError> {
         let at = || self.at.clone();
-        let answer = timeout(LIMIT, self.exchange()).await;
+        let answer = timeout(LIMIT, self.exchange(path)).await;
         let (status, body) = answer.map_err(|_| PeerError::Late { at: at() })??;
         if status != StatusCode::OK {
             let said = last_words(&String::from_utf8_lossy(&body));
-            return Err(PeerError::NoView { at: at(), status, said });
+            return Err(PeerError::NotGiven { at: at(), path, status, said });
         }
-        let view: PeerView =
-            serde_json::from_slice(&body).map_err(|source| PeerError::Garbled { at: at(), source })?;
-        if view.host != self.host {
-            let expected = self.host.clone();
-            return Err(PeerError::OtherHost { at: at(), said: view.host, expected });
-        }
-        Ok(view)
+        serde_json::from_slice(&body).map_err(|source| PeerError::Garbled { at: at(), path, source })
     }
 
     /// One request on a fresh connection: only that shows that the peer is there now.
-    async fn exchange(&self) -> Result<(StatusCode, Bytes), PeerError> {
+    async fn exchange(&self, path: &str) -> Result<(StatusCode, Bytes), PeerError> {
         let at = || self.at.clone();
         let broken = |source: BoxError| PeerError::Broken { at: at(), source };
         let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await;
         let stream = stream.map_err(|source| PeerError::Unreachable { at: at(), source })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(e.into()))?;
-        let request = Request::get(PATH).header(HOST, self.at.to_string()).header(CONNECTION, "close");
+        let request = Request::get(path).header(HOST, self.at.to_string()).header(CONNECTION, "close");
         let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(e.into()))?;
         let answer = async {
             let response = sender.send_request(request).await.map_err(|e| broken(e.into()))?;
@@ -155,7 +189,11 @@ impl HealthSignal for Peer {
 
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
         let at = clock.now().mono;
-        let fact = match self.ask().await {
+        let view = self.ask(PATH).await.and_then(|view: PeerView| {
+            self.speaks_for_itself(&view.host)?;
+            Ok(view)
+        });
+        let fact = match view {
             Ok(view) => Fact::Peer(view),
             Err(error) => Fact::Blind { why: chain(&error) },
         };
@@ -327,7 +365,7 @@ mod tests {
     #[tokio::test]
     async fn garbage_is_refused() {
         let why = blind(&serving(|| async { "{\"host\": 7}".into_response() }).await).await;
-        assert!(why.contains("is no view"), "{why}");
+        assert!(why.contains("is not what /v1/view is"), "{why}");
         let why = blind(&saying(b"220 mail.example.com ESMTP\r\n").await).await;
         assert!(why.contains("does not speak HTTP"), "{why}");
     }
