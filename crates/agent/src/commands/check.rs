@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName};
 use recovery::ports::{Fence, Note, StepError, chain};
 use serde::Serialize;
@@ -115,6 +116,7 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
         looks.add(nfs::client(world.clone()));
     }
+    looks.add(class_data(config.class_data()));
     for broker in world.topology.brokers.values() {
         looks.add(guarded(world.clone(), broker.clone()));
     }
@@ -262,6 +264,20 @@ async fn controller_listens(name: String, listener: Endpoint) -> Vec<Item> {
 async fn fence_answers(host: HostName, fence: &dyn Fence) -> Item {
     let remedy = "until it answers, a takeover of this host's brokers ends without proof and needs a person";
     Item::of(format!("fence of {host}"), fence.check(&host).await, remedy)
+}
+
+/// Whether Kafka starts here with the classes that it needs at hand.
+async fn class_data(class_data: ClassData) -> Vec<Item> {
+    let remedy = "run `understudy warm`: without it a start takes half as long again";
+    vec![match class_data.look().await {
+        Ok(Look::Fits { archive, bytes, made }) => {
+            let megabytes = bytes / 1_000_000;
+            Item::ok("class data", format!("fits: {}, {megabytes} MB, made {made:.0}", archive.display()))
+        }
+        Ok(Look::Unwanted { why }) => Item::ok("class data", format!("none is wanted: {why}")),
+        Ok(Look::None { why }) => Item::warn("class data", format!("none: {why}"), remedy),
+        Err(error) => Item::warn("class data", chain(&error), remedy),
+    }]
 }
 
 /// What this host needs for one broker.

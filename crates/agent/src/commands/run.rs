@@ -13,6 +13,7 @@ use crate::orders::Desk;
 use crate::service::{self, Manager};
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
+use crate::warmth;
 use crate::world::World;
 
 /// Watches until SIGTERM or SIGINT. Neither a takeover under way nor a Kafka started here is touched by
@@ -35,12 +36,14 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let told = manager.clone();
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
     let follows = tokio::spawn(follows);
+    let warm = tokio::spawn(warmth::keep(config.class_data(), config.path, status.clone(), metrics.clone()));
     let pages = tokio::spawn(http::serve(listener, status, metrics));
     cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
     manager.tell_the_end().await;
     follows.abort();
     pages.abort();
     orders.abort();
+    warm.abort();
     Ok(Exit::Done)
 }
 
