@@ -69,8 +69,14 @@ pub fn guest_config(
     set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
     set(&mut config, "agent", "state_dir", "/var/lib/understudy");
     set(&mut config, "ledger", "dir", LEDGER_DIR);
-    let unit =
-        [("driver", "systemd"), ("unit", "kafka@{broker}.service"), ("template", TEMPLATE), ("user", USER)];
+    // An archive that is put into place is used; a slow guest is not made to make one in the middle of a story.
+    let unit = [
+        ("driver", "systemd"),
+        ("unit", "kafka@{broker}.service"),
+        ("template", TEMPLATE),
+        ("user", USER),
+        ("class_data", "manual"),
+    ];
     config.insert("broker_host".to_owned(), table(unit));
     let nodes: Vec<&Node> = cluster.brokers().iter().filter(|node| node.guest().is_ok()).collect();
     let host = |name: &str| table([("name", name)]);
@@ -109,6 +115,7 @@ fn base(cluster: &Cluster, host: &str) -> Table {
         driver = "file"
         [broker_host]
         driver = "process"
+        class_data = "manual"
     };
     config.insert("agent".to_owned(), table([("host", host), ("state_dir", state_dir), ("listen", &listen)]));
     let mut section = Table::new();

@@ -138,6 +138,9 @@ pub enum Command {
     History(History),
     /// Check that this host could take over: everything a takeover needs, with remedies
     Check,
+    /// Make the class-data archive with which Kafka starts faster here: STARTS Kafka once, beside everything, at the lowest
+    /// priority
+    Warm(Warm),
     /// Audit, prepare or measure the brokers' storage on NetApp ONTAP
     #[command(subcommand)]
     Ontap(Ontap),
@@ -152,6 +155,17 @@ pub enum Command {
     /// Print docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
+}
+
+/// Options of `warm`.
+#[derive(Debug, Args)]
+pub struct Warm {
+    /// Node id of the broker as which Kafka is started here; only what is not the broker's own counts [default: the first]
+    #[arg(long, value_name = "N")]
+    pub broker: Option<i32>,
+    /// Make it anew although the one that is there fits
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Options of `canary`.

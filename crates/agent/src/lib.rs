@@ -14,6 +14,7 @@ pub mod refusal;
 pub mod service;
 mod socket;
 pub mod telemetry;
+mod warmth;
 mod world;
 
 use tracing::level_filters::LevelFilter;

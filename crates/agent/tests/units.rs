@@ -21,7 +21,7 @@ fn analyze(arguments: &[&str], file: &Path) -> Output {
 /// The shipped units in a directory of their own, with programs that this machine has.
 fn installed(drop_ins: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["understudy.service", "kafka@.service"] {
+    for name in ["understudy.service", "understudy-warm.service", "kafka@.service"] {
         let text = fs::read_to_string(shipped().join(name)).unwrap();
         let text = text.replace("/usr/bin/understudy", "/bin/true");
         let text = text.replace("/opt/kafka/bin/kafka-server-start.sh", "/bin/true");
@@ -40,7 +40,7 @@ fn installed(drop_ins: &[&str]) -> tempfile::TempDir {
 fn systemd_has_nothing_to_say_against_the_units() {
     for drop_ins in [&[][..], &["nfs.conf"], &["process.conf"], &["nfs.conf", "process.conf"]] {
         let dir = installed(drop_ins);
-        for unit in ["understudy.service", "kafka@1.service"] {
+        for unit in ["understudy.service", "understudy-warm.service", "kafka@1.service"] {
             let output = analyze(&["verify", "--man=no", "--recursive-errors=no"], &dir.path().join(unit));
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && said.trim().is_empty(), "{unit} with {drop_ins:?}: {said}");
@@ -99,4 +99,17 @@ fn what_the_drop_ins_open_is_bounded() {
         let (exposure, _) = open(drop_ins);
         assert!(exposure <= most, "{drop_ins:?}: {exposure}");
     }
+}
+
+/// What keeps a scratch Kafka from every cluster and every log dir, whatever the unit of Kafka is made of.
+#[test]
+fn what_makes_the_class_data_archive_reaches_nothing() {
+    let text = fs::read_to_string(shipped().join("understudy-warm.service")).unwrap();
+    for line in
+        ["PrivateNetwork=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CPUSchedulingPolicy=idle"]
+    {
+        assert!(text.lines().any(|found| found == line), "{line}");
+    }
+    // It must not have what keeps Java from running.
+    assert!(!text.lines().any(|line| line.starts_with("MemoryDenyWriteExecute")));
 }

@@ -60,6 +60,12 @@ impl Jvm {
         Self { flags: flags.to_vec(), archived: true }
     }
 
+    /// The same, but without the bed's archive: for stories in which the agent sees to one.
+    #[must_use]
+    pub fn without_archive(self) -> Self {
+        Self { archived: false, ..self }
+    }
+
     /// What `kafka-server-start.sh` would use, but for the heap: for measurements.
     #[must_use]
     pub fn stock(heap: &str) -> Self {

@@ -38,6 +38,10 @@ const SHIPPED: &[(&str, &str)] = &[
         "/etc/systemd/system/understudy.service.d/nfs.conf",
         include_str!("../../../deploy/systemd/understudy.service.d/nfs.conf"),
     ),
+    (
+        "/etc/systemd/system/understudy-warm.service",
+        include_str!("../../../deploy/systemd/understudy-warm.service"),
+    ),
     ("/etc/systemd/system/kafka@.service", include_str!("../../../deploy/systemd/kafka@.service")),
 ];
 

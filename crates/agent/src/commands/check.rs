@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName, LogTail, human};
 use recovery::ports::{Fence, Note, StepError, chain};
 use serde::Serialize;
@@ -117,6 +118,7 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
         looks.add(nfs::client(world.clone()));
     }
+    looks.add(class_data(config.class_data()));
     for broker in world.topology.brokers.values() {
         looks.add(guarded(world.clone(), broker.clone()));
     }
@@ -290,6 +292,20 @@ async fn logs(world: &World, broker: &Broker) -> Item {
     let remedy = "set a smaller segment.bytes on topics with many partitions, and num.recovery.threads.per.data.dir to the \
                   number of cores";
     Item::warn(item, says, remedy)
+}
+
+/// Whether Kafka starts here with the classes that it needs at hand.
+async fn class_data(class_data: ClassData) -> Vec<Item> {
+    let remedy = "run `understudy warm`: without it a start takes half as long again";
+    vec![match class_data.look().await {
+        Ok(Look::Fits { archive, bytes, made }) => {
+            let megabytes = bytes / 1_000_000;
+            Item::ok("class data", format!("fits: {}, {megabytes} MB, made {made:.0}", archive.display()))
+        }
+        Ok(Look::Unwanted { why }) => Item::ok("class data", format!("none is wanted: {why}")),
+        Ok(Look::None { why }) => Item::warn("class data", format!("none: {why}"), remedy),
+        Err(error) => Item::warn("class data", chain(&error), remedy),
+    }]
 }
 
 /// What this host needs for one broker.

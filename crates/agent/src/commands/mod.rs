@@ -11,6 +11,7 @@ mod run;
 mod status;
 mod story;
 mod switchover;
+mod warm;
 
 use std::fmt;
 use std::io::{BufRead, IsTerminal, Write};
@@ -67,6 +68,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Status => block_on(status::run(global, &config)),
         Command::History(options) => block_on(history::run(global, &options, &config)),
         Command::Check => block_on(check::run(global, &config)),
+        Command::Warm(options) => block_on(warm::run(global, &options, &config)),
         Command::Switchover(options) => block_on(switchover::run(global, &options, &config)),
         Command::Pause(options) => block_on(order::pause(global, options, &config)),
         Command::Resume { broker } => block_on(order::resume(global, broker, &config)),

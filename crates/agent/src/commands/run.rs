@@ -14,6 +14,7 @@ use crate::orders::Desk;
 use crate::service::{self, Manager};
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
+use crate::warmth;
 use crate::world::{self, World};
 
 /// Watches until SIGTERM or SIGINT. Neither a takeover under way nor a Kafka started here is touched by
@@ -37,8 +38,9 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
     let follows = tokio::spawn(follows);
     let own = Arc::new(world::own_clients(&config));
-    let pages = tokio::spawn(http::serve(listener, status, metrics, own));
     let (peers, clients) = (world::peers(&config)?, world.clients);
+    let warm = tokio::spawn(warmth::keep(config.class_data(), config.path, status.clone(), metrics.clone()));
+    let pages = tokio::spawn(http::serve(listener, status, metrics, own));
     let follows_clients = tokio::spawn(async move { follow(peers, &clients).await });
     cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
     manager.tell_the_end().await;
@@ -46,6 +48,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     follows_clients.abort();
     pages.abort();
     orders.abort();
+    warm.abort();
     Ok(Exit::Done)
 }
 

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use recovery::drivers::address::AddressConfig;
+use recovery::drivers::broker_host::class_data::ClassData;
 use recovery::drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use recovery::drivers::cluster::kafka::ClusterConfig;
 use recovery::drivers::fence::FenceConfig;
@@ -92,6 +93,12 @@ impl Config {
     /// Every problem in it, at once.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         check::check(path, text).map_err(|problems| ConfigError::new(path, problems))
+    }
+
+    /// The class-data archive of this host's Kafka.
+    #[must_use]
+    pub fn class_data(&self) -> ClassData {
+        self.broker_host.class_data(&self.state_dir, self.topology.brokers.keys().copied().collect())
     }
 }
 

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use recovery::decide::{Decision, HoldReason};
+use recovery::drivers::broker_host::class_data::Look;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Outcome};
 use recovery::plan::Phase;
@@ -75,6 +76,9 @@ const STATES: [&str; 10] = [
     "escalate",
 ];
 
+/// Of what there is one of, and sometimes none.
+type NoLabels = [(&'static str, &'static str); 0];
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Takes events in; gives the text of `/metrics`.
@@ -94,6 +98,10 @@ pub struct Metrics {
     blind: Family<BySignal, Gauge>,
     volume_quiet: Family<ByBroker, Seconds>,
     client_idle: Family<ByBroker, Seconds>,
+    class_data_fits: Family<NoLabels, Gauge>,
+    class_data_age: Family<NoLabels, Seconds>,
+    /// When the archive that fits was made.
+    class_data_made: Mutex<Option<Timestamp>>,
     /// When the fence of each takeover under way was first tried.
     fencing_since: Mutex<BTreeMap<BrokerId, Timestamp>>,
 }
@@ -124,6 +132,9 @@ impl Default for Metrics {
             blind: Family::default(),
             volume_quiet: Family::default(),
             client_idle: Family::default(),
+            class_data_fits: Family::default(),
+            class_data_age: Family::default(),
+            class_data_made: Mutex::default(),
             fencing_since: Mutex::default(),
         };
         metrics.register();
@@ -170,6 +181,10 @@ impl Metrics {
         let idle =
             "Idle time of the client that used a broker's volumes last, as the storage tells; it may lag";
         r.register_with_unit("volume_client_idle", idle, seconds(), self.client_idle.clone());
+        let fits = "1 if Kafka's next start here uses a class-data archive; not there if none is wanted";
+        r.register("class_data_fits", fits, self.class_data_fits.clone());
+        let age = "Since the class-data archive that fits was made";
+        r.register_with_unit("class_data_age", age, seconds(), self.class_data_age.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "The running agent", build);
     }
@@ -188,9 +203,34 @@ impl Metrics {
             set_or_remove(&self.volume_quiet, broker.id, volumes.quiet);
             set_or_remove(&self.client_idle, broker.id, volumes.client_idle);
         }
+        self.age_class_data();
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+
+    /// What a look at the class-data archive showed.
+    pub fn class_data(&self, look: &Look) {
+        let made = match look {
+            Look::Fits { made, .. } => Some(*made),
+            _ => None,
+        };
+        *self.class_data_made.lock().unwrap_or_else(PoisonError::into_inner) = made;
+        match look {
+            Look::Unwanted { .. } => self.class_data_fits.clear(),
+            _ => drop(self.class_data_fits.get_or_create(&[]).set(i64::from(made.is_some()))),
+        }
+    }
+
+    fn age_class_data(&self) {
+        let made = *self.class_data_made.lock().unwrap_or_else(PoisonError::into_inner);
+        match made {
+            Some(made) => {
+                let age = Timestamp::now().duration_since(made).as_secs_f64().max(0.0);
+                self.class_data_age.get_or_create(&[]).set(age);
+            }
+            None => self.class_data_age.clear(),
+        }
     }
 
     fn decided(&self, broker: i32, decision: &Decision) {

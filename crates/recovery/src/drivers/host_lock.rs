@@ -1,8 +1,10 @@
 //! `flock` in the agent's local state directory: one takeover of a broker at a time on this host.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -56,6 +58,33 @@ impl HostLock for FlockHostLock {
     }
 }
 
+/// The first of `brokers` whose lock in `state_dir` some process holds. Looks without taking it, which could make a takeover
+/// find it taken.
+///
+/// # Errors
+/// When the kernel's list of locks cannot be read.
+pub(crate) fn held(state_dir: &Path, brokers: &[BrokerId]) -> Result<Option<BrokerId>, StepError> {
+    let list = "/proc/locks";
+    let locks = fs::read_to_string(list).map_err(|error| StepError::Failed {
+        driver: DRIVER,
+        action: format!("read {list}"),
+        source: error.into(),
+    })?;
+    // "1: FLOCK  ADVISORY  WRITE 4242 08:01:12345 0 EOF". The device is not compared: a file system may tell another one to
+    // stat(2), and to hold back for a stranger's lock once in a while does no harm.
+    let inodes: BTreeSet<u64> = locks
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.get(1) == Some(&"FLOCK"))
+        .filter_map(|words| words.get(5)?.rsplit(':').next()?.parse().ok())
+        .collect();
+    let inode = |broker: &BrokerId| {
+        let path = state_dir.join(format!("broker-{broker}")).join("takeover.lock");
+        fs::metadata(path).ok().map(|file| file.ino())
+    };
+    Ok(brokers.iter().find(|broker| inode(broker).is_some_and(|inode| inodes.contains(&inode))).copied())
+}
+
 /// For the message that the next one gets.
 fn note_holder(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)?;
@@ -74,7 +103,10 @@ mod tests {
         let Err(error) = lock.try_lock(BrokerId(1)) else { panic!("locked twice") };
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         let _other = lock.try_lock(BrokerId(2)).unwrap();
+        let brokers = [BrokerId(3), BrokerId(1)];
+        assert_eq!(super::held(dir.path(), &brokers).unwrap(), Some(BrokerId(1)));
         drop(held);
+        assert_eq!(super::held(dir.path(), &brokers).unwrap(), None);
         lock.try_lock(BrokerId(1)).map(drop).unwrap();
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::problem::Problem;
 use super::proc::Marker;
-use super::render::render;
+use super::render::{RECOVERY_THREADS, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
 use super::{BrokerIdentity, check, verify};
@@ -90,7 +91,10 @@ impl Common {
             .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
         let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
         let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
-        render(&template, broker).map_err(refused)
+        let mut file = render(&template, broker).map_err(refused)?;
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        recover_with(&mut file, processors, broker.log_dirs.len());
+        Ok(file)
     }
 
     pub(super) fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
@@ -169,7 +173,7 @@ pub(super) fn header(broker: BrokerId, epoch: Epoch) -> String {
 
 /// What an operator wants to see of a rendered file; never values that may be secret.
 pub(super) fn summary(file: &Properties) -> Note {
-    let shown = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs"];
+    let shown = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", RECOVERY_THREADS];
     let values = shown.into_iter().filter_map(|key| Some((key, file.get(key)?)));
     let note = Note::new(format!("server.properties has {} properties", file.iter().count()));
     values.fold(note, |note, (key, value)| note.with(key, value))

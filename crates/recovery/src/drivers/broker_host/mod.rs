@@ -1,6 +1,7 @@
 //! `broker_host` drivers: run a broker on this host.
 
 mod check;
+pub mod class_data;
 mod common;
 mod problem;
 mod proc;

@@ -67,6 +67,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
+/// The session of a process; `None` if there is no such process.
+pub(super) fn session(pid: i32) -> Option<i32> {
+    stat(pid).ok().flatten().map(|stat| stat.session)
+}
+
 /// Whether this very process lives.
 pub(super) fn is_alive(id: ProcessId) -> Result<bool, Problem> {
     let stat = stat(id.pid)?;
@@ -254,7 +259,8 @@ fn is_one_of(files: &BTreeSet<PathBuf>, handle: &Path, path: &Path) -> bool {
     identities.peek().is_some() && identity(handle).is_some_and(|held| identities.any(|file| file == held))
 }
 
-fn pids() -> Result<Vec<i32>, Problem> {
+/// The number of every process.
+pub(super) fn pids() -> Result<Vec<i32>, Problem> {
     let entries = fs::read_dir("/proc").map_err(Problem::io("reading /proc"))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }

@@ -28,6 +28,21 @@ pub(super) fn render(template: &Properties, broker: &BrokerIdentity) -> Result<P
     Ok(file)
 }
 
+/// Of Kafka: how many threads load and recover the logs of each log dir at the start. Its own default is 1, and 2 from 4.0 on.
+pub(super) const RECOVERY_THREADS: &str = "num.recovery.threads.per.data.dir";
+
+/// More threads than these have not been tried.
+const MOST_THREADS: usize = 16;
+
+/// Has Kafka load its logs with every processor of this host, where the template does not say how: a standby has nothing
+/// else to do with them. Never fewer than Kafka's own default.
+pub(super) fn recover_with(file: &mut Properties, processors: usize, log_dirs: usize) {
+    if file.get(RECOVERY_THREADS).is_none() {
+        let threads = (processors / log_dirs.max(1)).clamp(2, MOST_THREADS);
+        file.set(RECOVERY_THREADS, &threads.to_string());
+    }
+}
+
 fn paths(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(",")
 }
@@ -198,6 +213,20 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn logs_are_recovered_with_all_processors_unless_the_template_knows_better() {
+        let threads = |text: &str, processors, log_dirs| {
+            let mut file = Properties::parse(text.as_bytes()).unwrap();
+            recover_with(&mut file, processors, log_dirs);
+            file.get(RECOVERY_THREADS).unwrap().to_owned()
+        };
+        assert_eq!(threads("a=b\n", 8, 1), "8");
+        assert_eq!(threads("a=b\n", 8, 3), "2");
+        assert_eq!(threads("a=b\n", 1, 1), "2");
+        assert_eq!(threads("a=b\n", 128, 2), "16");
+        assert_eq!(threads("num.recovery.threads.per.data.dir=1\n", 8, 1), "1");
+    }
     use crate::model::BrokerId;
 
     const KRAFT: &str = "process.roles=broker\ncontroller.quorum.bootstrap.servers=c:9093\n\

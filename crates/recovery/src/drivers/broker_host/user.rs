@@ -1,6 +1,7 @@
 //! Acting as the user that Kafka runs as.
 
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -30,6 +31,19 @@ impl User {
             return Err(format!("only root can run Kafka as `{name}`: run the agent as root or as `{name}`"));
         }
         Ok(Self { name: name.to_owned(), uid, gid, groups })
+    }
+
+    /// Gives the user a file or directory.
+    pub(super) fn own(&self, path: &Path) -> io::Result<()> {
+        if !geteuid().is_root() {
+            return Ok(());
+        }
+        std::os::unix::fs::chown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+    }
+
+    /// Whether this is the user's number.
+    pub(super) fn is(&self, uid: u32) -> bool {
+        self.uid.as_raw() == uid
     }
 
     /// Makes the calling thread this user, for good. In a freshly forked child that is the process.

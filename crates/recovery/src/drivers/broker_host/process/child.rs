@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +38,13 @@ struct Running {
 }
 
 impl Inner {
-    pub(super) fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, Problem> {
+    pub(super) fn start(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        proofs: &[Proof],
+        archive: Option<&Path>,
+    ) -> Result<Note, Problem> {
         let site = self.common.site(broker);
         self.common.check_proofs(proofs)?;
         self.common.check_rendered(broker, epoch, &site)?;
@@ -50,7 +57,7 @@ impl Inner {
         let note = match self.find_settled(broker, &site)? {
             Found::Running(running) => self.adopt(broker, epoch, proofs, &site, &running)?,
             Found::Hidden => return Err(hidden(broker, &site)),
-            Found::Nothing => self.spawn(broker, epoch, proofs, &site)?,
+            Found::Nothing => self.spawn((broker, epoch), proofs, &site, archive)?,
         };
         Ok(note.with("epoch", epoch).with("proof", told(proofs)))
     }
@@ -83,7 +90,13 @@ impl Inner {
         Ok(Note::new(format!("adopted the Kafka that runs already, pid {}", id.pid)).with("pid", id.pid))
     }
 
-    fn spawn(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof], site: &Site) -> Result<Note, Problem> {
+    fn spawn(
+        &self,
+        (broker, epoch): (BrokerId, Epoch),
+        proofs: &[Proof],
+        site: &Site,
+        archive: Option<&Path>,
+    ) -> Result<Note, Problem> {
         // Since the log dirs were verified, somebody else may have started it: a unit, or a person.
         self.common.refuse_if_in_use(broker)?;
         let Some(alive) = site.lock_alive(PATIENCE)? else { return Err(hidden(broker, site)) };
@@ -100,6 +113,7 @@ impl Inner {
             output,
             alive,
             user: self.common.user.as_ref(),
+            archive,
         });
         let program = record.command.first().cloned().unwrap_or_default();
         let pid = pid.map_err(Problem::io(format!("executing {program} (broker_host.command)")))?;

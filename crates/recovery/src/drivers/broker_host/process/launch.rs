@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::setsid;
 
+use super::super::class_data::{VARIABLE, with_archive};
 use super::super::user::User;
 
 /// Stands for the path of the rendered file.
@@ -43,6 +44,8 @@ pub(super) struct Start<'a> {
     pub(super) alive: File,
     /// Whom it runs as.
     pub(super) user: Option<&'a User>,
+    /// The class-data archive that Java is told of.
+    pub(super) archive: Option<&'a Path>,
 }
 
 impl Launch {
@@ -63,6 +66,11 @@ impl Launch {
         environment
     }
 
+    /// What Java is told by the environment.
+    fn options(&self, archive: &Path) -> String {
+        with_archive(self.environment.get(VARIABLE).map(String::as_str), archive)
+    }
+
     /// Starts the process in its own session. It gets no signal when the agent ends, however it ends.
     pub(super) fn spawn(&self, start: Start<'_>) -> io::Result<i32> {
         let arguments = self.arguments(start.properties);
@@ -72,6 +80,7 @@ impl Launch {
             .args(rest)
             .env_clear()
             .envs(self.environment(start.user))
+            .envs(start.archive.map(|archive| (VARIABLE, self.options(archive))))
             .envs(start.marker)
             .current_dir("/")
             .stdin(Stdio::null())

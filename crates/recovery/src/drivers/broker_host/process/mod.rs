@@ -12,7 +12,8 @@ mod launch;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::BrokerIdentity;
+use super::class_data::{AtStart, ClassDataUse, Recipe, Shelf};
 use super::common::{Common, Section};
 use super::problem::{Problem, off_path_error};
 use super::proc::ProcessId;
+use super::user::User;
 use crate::drivers::off_path::off_path;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
@@ -45,7 +48,8 @@ pub struct ProcessConfig {
     #[serde(default)]
     pub stop_command: Vec<String>,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept.
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does not name
+    /// `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
     pub template: PathBuf,
     /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only `PATH`,
     /// `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
@@ -54,6 +58,11 @@ pub struct ProcessConfig {
     /// The user that Kafka runs as; without it the agent's own. It must be the owner of the log dirs.
     #[serde(default)]
     pub user: Option<String>,
+    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
+    /// (only `understudy warm` makes one) or `off`. It is made by running `command` once with a configuration of its own, at
+    /// the lowest priority.
+    #[serde(default)]
+    pub class_data: ClassDataUse,
     /// How long a look at files, or starting the process, may take. Storage that takes longer counts as dead.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -64,9 +73,33 @@ fn ten_seconds() -> Duration {
     Duration::from_secs(10)
 }
 
+impl ProcessConfig {
+    /// Where the archive of this Kafka is kept.
+    pub(super) fn shelf(&self, state_dir: &Path) -> Shelf {
+        Shelf::new(state_dir, self.class_data, &self.command, &self.environment)
+    }
+
+    /// How Kafka is started here.
+    pub(super) fn recipe(&self) -> Result<Recipe, Problem> {
+        let user = self.user.as_deref().map(User::look_up).transpose();
+        let user = user.map_err(|why| Problem::Refused(format!("broker_host.user: {why}")))?;
+        let launch = Launch { command: self.command.clone(), environment: self.environment.clone() };
+        let text = |value: OsString| value.to_string_lossy().into_owned();
+        let environment = launch.environment(user.as_ref()).into_iter();
+        let environment = environment.map(|(name, value)| (text(name), text(value))).collect();
+        Ok(Recipe {
+            command: self.command.clone(),
+            environment,
+            user,
+            from: "broker_host.command".to_owned(),
+        })
+    }
+}
+
 /// Runs brokers on this host as processes.
 pub struct Process {
     inner: Arc<Inner>,
+    shelf: Shelf,
     stop_command: Vec<String>,
     timeout: Duration,
 }
@@ -98,9 +131,10 @@ impl Process {
             timeout: config.timeout,
         };
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
+        let shelf = config.shelf(&common.state_dir);
         let launch = Launch { command: config.command, environment: config.environment };
         let inner = Inner { common, launch, ended: Mutex::default() };
-        Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
+        Ok(Self { inner: Arc::new(inner), shelf, stop_command: config.stop_command, timeout: config.timeout })
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
@@ -138,7 +172,10 @@ impl BrokerHost for Process {
     async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError> {
         let action = format!("start Kafka as broker {broker}");
         let proofs = proofs.to_vec();
-        self.run(action, self.timeout, move |inner| inner.start(broker, epoch, &proofs)).await
+        // Now, and not when the configuration was rendered: what Java is started with must fit now.
+        let AtStart { archive, says } = self.shelf.at_start().await;
+        let start = move |inner: &Inner| inner.start(broker, epoch, &proofs, archive.as_deref());
+        Ok(self.run(action, self.timeout, start).await?.with("class_data", says))
     }
 
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError> {

@@ -50,6 +50,7 @@ fn config_in(root: &Path) -> ProcessConfig {
         template: root.join("template"),
         environment: BTreeMap::from([("EXTRA".into(), "extra".into())]),
         user: None,
+        class_data: ClassDataUse::Auto,
         timeout: LONG,
     }
 }
@@ -568,6 +569,7 @@ fn every_problem_of_the_configuration_is_told_at_once() {
         template: "template".into(),
         environment: BTreeMap::from([("A=B".into(), "c".into())]),
         user: Some("no-such-user-here".into()),
+        class_data: ClassDataUse::Auto,
         timeout: Duration::ZERO,
     };
     let identity = BrokerIdentity {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::super::class_data::{AtStart, VARIABLE, with_archive};
 use super::super::common::{Common, PATIENCE, told};
 use super::super::problem::Problem;
 use super::super::{proc, verify};
@@ -85,6 +86,7 @@ impl Systemd {
         let _lock = self.may_start(broker, epoch, proofs).await?;
         let mut until = Instant::now() + self.start_timeout;
         let mut asked: Option<Unit> = None;
+        let mut class_data = "none: it was started before".to_owned();
         loop {
             let seen = self.settled(&unit, until).await?;
             if let Sight::Running(pid) = seen.sight(true) {
@@ -96,7 +98,8 @@ impl Systemd {
                 let note = Note::new(format!("{how} {unit}, pid {pid}"))
                     .with("pid", pid)
                     .with("unit", &unit)
-                    .with("invocation", &seen.invocation);
+                    .with("invocation", &seen.invocation)
+                    .with("class_data", class_data);
                 return Ok(note.with("epoch", epoch).with("proof", told(proofs)));
             }
             match &asked {
@@ -106,7 +109,7 @@ impl Systemd {
                 }
                 Some(_) => {}
                 None => {
-                    self.make_ready(broker, epoch, &unit, &seen).await?;
+                    class_data = self.make_ready(broker, epoch, &unit, &seen).await?;
                     // What it took to get there has limits of its own.
                     until = Instant::now() + self.start_timeout;
                 }
@@ -184,28 +187,29 @@ impl Systemd {
         })
     }
 
-    /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read back.
+    /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read back. Returns what
+    /// came of the class-data archive.
     async fn make_ready(
         &self,
         broker: BrokerId,
         epoch: Epoch,
         unit: &str,
         seen: &Unit,
-    ) -> Result<(), Problem> {
+    ) -> Result<String, Problem> {
         if seen.load_state != "loaded" {
             return Err(Problem::Refused(super::check::not_loaded(seen)));
         }
         // Since the log dirs were verified, somebody else may have started it.
         let what = format!("looking for whoever works as broker {broker}");
         self.files(&what, self.timeout, move |common| Others::of(common, broker)?.refuse(broker)).await?;
-        let environment = self.hand_over(broker, epoch, unit, seen).await?;
+        let (environment, class_data) = self.hand_over(broker, epoch, unit, seen).await?;
         if seen.active_state == "failed" {
             // What failed before must not count against this start.
             self.bus.reset_failed(unit, self.timeout).await?;
         }
         let now = self.bus.look(unit, self.timeout).await?;
         let differs = environment.iter().find(|(name, value)| now.environment.get(*name) != Some(value));
-        differs.map_or(Ok(()), |(name, _)| {
+        differs.map_or(Ok(class_data), |(name, _)| {
             Err(Problem::Refused(format!(
                 "{unit} does not have {name} from {}: which other drop-in sets it? See `systemctl cat {unit}`",
                 drop_in::path(&self.run_dir, unit).display()
@@ -214,21 +218,29 @@ impl Systemd {
     }
 
     /// Writes this epoch's drop-in and has systemd read it, unless both are so by what was `seen`. Returns what the unit's
-    /// environment must have.
+    /// environment must have, and what came of the class-data archive: Kafka starts without one as well, so that another
+    /// drop-in says otherwise is no error.
     async fn hand_over(
         &self,
         broker: BrokerId,
         epoch: Epoch,
         unit: &str,
         seen: &Unit,
-    ) -> Result<BTreeMap<String, String>, Problem> {
+    ) -> Result<(BTreeMap<String, String>, String), Problem> {
         let (path, configured) = (drop_in::path(&self.run_dir, unit), self.environment.clone());
         let known = !seen.needs_reload && seen.drop_ins.iter().any(|known| Path::new(known) == path);
         let loaded = known.then(|| seen.environment.clone());
+        let AtStart { archive, says } = self.shelf.at_start().await;
+        let given = configured.get(VARIABLE).or_else(|| seen.environment.get(VARIABLE));
+        let options = archive.map(|archive| with_archive(given.map(String::as_str), &archive));
         let what = format!("making {unit} ready for broker {broker}");
         let write = move |common: &Common| {
-            let environment = whole_environment(common, broker, epoch, configured);
+            let mut environment = drop_in::environment(common, broker, epoch, configured);
+            environment.extend(options.clone().map(|options| (VARIABLE.to_owned(), options)));
             let text = drop_in::text(broker, epoch, &environment);
+            if options.is_some() {
+                environment.remove(VARIABLE);
+            }
             let has = |loaded: &BTreeMap<String, String>| {
                 environment.iter().all(|(name, value)| loaded.get(name) == Some(value))
             };
@@ -242,7 +254,7 @@ impl Systemd {
         if !is_read {
             self.bus.reload(self.timeout).await?;
         }
-        Ok(environment)
+        Ok((environment, says))
     }
 
     /// Waits until the unit is neither on its way up nor down.
@@ -477,20 +489,4 @@ impl Systemd {
         );
         Ok(proof(Note::new(text).with("result", &after.result)))
     }
-}
-
-/// What is configured, and what marks a start as this takeover's.
-fn whole_environment(
-    common: &Common,
-    broker: BrokerId,
-    epoch: Epoch,
-    configured: BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
-    let marker = common.marker(broker).environment(epoch);
-    let mut environment = configured;
-    environment.extend(marker.into_iter().map(|(name, value)| (name.to_owned(), text(value))));
-    let properties = common.site(broker).properties();
-    environment.insert(drop_in::PROPERTIES.to_owned(), properties.to_string_lossy().into_owned());
-    environment
 }

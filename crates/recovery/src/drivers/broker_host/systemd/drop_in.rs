@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::super::common::Common;
 use super::super::problem::Problem;
 use crate::model::{BrokerId, Epoch};
 
@@ -20,6 +21,22 @@ const FILE: &str = "50-understudy.conf";
 /// The drop-in's place.
 pub(super) fn path(run_dir: &Path, unit: &str) -> PathBuf {
     run_dir.join(format!("{unit}.d")).join(FILE)
+}
+
+/// What is configured, and what marks a start as this takeover's.
+pub(super) fn environment(
+    common: &Common,
+    broker: BrokerId,
+    epoch: Epoch,
+    configured: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+    let marker = common.marker(broker).environment(epoch);
+    let mut environment = configured;
+    environment.extend(marker.into_iter().map(|(name, value)| (name.to_owned(), text(value))));
+    let properties = common.site(broker).properties();
+    environment.insert(PROPERTIES.to_owned(), properties.to_string_lossy().into_owned());
+    environment
 }
 
 /// The drop-in's text.

@@ -7,6 +7,7 @@
 mod act;
 mod bus;
 mod check;
+pub(super) mod class_data;
 mod drop_in;
 mod unit;
 
@@ -14,7 +15,7 @@ mod unit;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::class_data::{ClassDataUse, Shelf};
 use super::common::{Common, Section};
 use super::problem::Problem;
 use super::{BROKER, BrokerIdentity};
@@ -44,7 +46,8 @@ pub struct SystemdConfig {
     /// `server.properties`; `deploy/systemd` has one.
     pub unit: String,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept.
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does not name
+    /// `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
     pub template: PathBuf,
     /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host can read
     /// it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named here.
@@ -53,6 +56,11 @@ pub struct SystemdConfig {
     /// The user that Kafka runs as: the same as `User=` of the unit. It must be the owner of the log dirs.
     #[serde(default)]
     pub user: Option<String>,
+    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
+    /// (only `understudy warm` makes one) or `off`. It is made by `understudy-warm.service` (in `deploy/systemd`), which runs
+    /// what `ExecStart=` of `unit` says once with a configuration of its own, at the lowest priority.
+    #[serde(default)]
+    pub class_data: ClassDataUse,
     /// How long a look at files, or an answer of systemd, may take. Storage that takes longer counts as dead.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -72,9 +80,17 @@ fn two_minutes() -> Duration {
     Duration::from_secs(120)
 }
 
+impl SystemdConfig {
+    /// Where the archive of this Kafka is kept.
+    pub(super) fn shelf(&self, state_dir: &Path) -> Shelf {
+        Shelf::new(state_dir, self.class_data, std::slice::from_ref(&self.unit), &self.environment)
+    }
+}
+
 /// Runs brokers on this host as units.
 pub struct Systemd {
     common: Arc<Common>,
+    shelf: Shelf,
     bus: Bus,
     /// The unit's name, with the placeholder.
     unit: String,
@@ -106,6 +122,7 @@ impl Systemd {
         };
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         Ok(Self {
+            shelf: config.shelf(&common.state_dir),
             common: Arc::new(common),
             bus: Bus::new(None),
             unit: config.unit,

@@ -41,6 +41,7 @@ fn config_in(root: &Path) -> SystemdConfig {
         template: root.join("template"),
         environment: BTreeMap::from([("EXTRA".into(), "extra".into())]),
         user: None,
+        class_data: ClassDataUse::Auto,
         timeout: LONG,
         start_timeout: LONG,
     }
@@ -449,6 +450,7 @@ fn every_problem_of_the_configuration_is_told_at_once() {
         template: "template".into(),
         environment: BTreeMap::from([("1A".into(), "x".into()), ("A=B".into(), "c".into())]),
         user: Some("no-such-user-here".into()),
+        class_data: ClassDataUse::Auto,
         timeout: Duration::ZERO,
         start_timeout: Duration::ZERO,
     };
@@ -497,4 +499,28 @@ fn the_section_is_read_and_unknown_keys_are_refused() {
 #[test]
 fn the_stand_in_serves_the_configured_unit() {
     assert_eq!(config_in(Path::new("/")).unit.replace(super::BROKER, "1"), UNIT);
+}
+
+#[tokio::test]
+async fn the_unit_is_told_of_an_archive_that_fits_behind_whatever_it_says_itself() {
+    let bed = bed().await;
+    let driver = bed.driver();
+    let note = started(&driver, 3).await.unwrap();
+    assert_eq!(note.details["class_data"], "none: none was made yet");
+    driver.stop(BROKER, LONG).await.unwrap();
+
+    let archive = super::super::class_data::tests::shelve(&driver.shelf);
+    let note = started(&driver, 4).await.unwrap();
+    assert_eq!(note.details["class_data"], format!("used: {}", archive.display()));
+    let pid = &note.details["pid"];
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let told = format!("JDK_JAVA_OPTIONS=-XX:SharedArchiveFile={} -Xshare:auto", archive.display());
+    assert!(environment.split('\0').any(|word| word == told), "{environment}");
+    driver.stop(BROKER, LONG).await.unwrap();
+
+    fs::write(&archive, "cut").unwrap();
+    let note = started(&driver, 5).await.unwrap();
+    assert!(note.details["class_data"].ends_with("has 3 bytes of 7"), "{note:?}");
+    assert!(!fs::read_to_string(bed.drop_in()).unwrap().contains("JDK_JAVA_OPTIONS"));
+    driver.stop(BROKER, LONG).await.unwrap();
 }

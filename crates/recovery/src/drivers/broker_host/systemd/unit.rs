@@ -37,6 +37,8 @@ pub(super) struct Unit {
     pub(super) sends_sigkill: bool,
     pub(super) user: String,
     pub(super) environment: BTreeMap<String, String>,
+    /// The files of `EnvironmentFile=`.
+    pub(super) environment_files: Vec<String>,
     pub(super) exec_start: Vec<Vec<String>>,
     pub(super) exec_condition: Vec<Vec<String>>,
 }
@@ -97,6 +99,7 @@ impl Unit {
             sends_sigkill: truth(service.get("SendSIGKILL")),
             user: any(service, "User"),
             environment: words,
+            environment_files: files(service.get("EnvironmentFiles")),
             exec_start: commands(service.get("ExecStart")),
             exec_condition: commands(service.get("ExecCondition")),
         })
@@ -206,6 +209,19 @@ fn environment(value: Option<&OwnedVariant>) -> BTreeMap<String, String> {
     let pairs = texts(value);
     let pair = |text: &String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     pairs.iter().filter_map(pair).collect()
+}
+
+/// `a(sb)`: paths, and whether they may be missing.
+fn files(value: Option<&OwnedVariant>) -> Vec<String> {
+    let Some(Variant::Array(files)) = value.map(|value| &**value) else { return Vec::new() };
+    let path = |item: &Variant<'_>| match item {
+        Variant::Structure(file) => match file.fields().first() {
+            Some(Variant::Str(path)) => Some(path.to_string()),
+            _ => None,
+        },
+        _ => None,
+    };
+    files.inner().iter().filter_map(path).collect()
 }
 
 /// `(uo)`: the job's number, 0 for none, and its path.
