@@ -25,6 +25,7 @@ mod eventually;
 mod export;
 mod fault;
 pub mod history;
+pub mod hollow;
 mod host;
 mod http;
 pub mod kafka;

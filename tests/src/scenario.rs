@@ -105,6 +105,8 @@ pub struct End {
     pub history: History,
     /// Records acknowledged and not in the log: always 0 if no error was returned.
     pub lost: usize,
+    /// What the group read, and when.
+    pub read: GroupLog,
 }
 
 impl<'a> Scenario<'a> {
@@ -213,13 +215,14 @@ impl<'a> Scenario<'a> {
         self.flows(1000)?;
         let history = self.writer.stop()?;
         if let Some(group) = self.group.take() {
-            self.log.then(group.stop()?).ensure_continuous()?;
+            self.log = self.log.then(group.stop()?);
         }
+        self.log.ensure_continuous()?;
         ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
         let verdict = self.cluster.verify(&[&history])?;
         self.lab.note(format!("{verdict}; longest wait {:.1?}", history.longest_wait()));
         verdict.ensure_clean()?;
-        Ok(End { lost: verdict.lost(), history })
+        Ok(End { lost: verdict.lost(), history, read: self.log })
     }
 
     /// The files of the victim's epochs in the ledger: one a takeover.

@@ -201,8 +201,13 @@ fn metrics_are_made_of_events() {
     emit(&metrics, at(4200), What::Ended { outcome, predicted: Some(Duration::from_millis(4700)) });
     emit(&metrics, at(4300), What::SignalBlind { signal: "kafka_quorum".into(), why: "no answer".into() });
 
+    metrics.ticked(Duration::from_millis(2));
+
     let text = metrics.text(&status(None)).unwrap();
     for line in [
+        "understudy_tick_seconds_sum 0.002",
+        "understudy_tick_seconds_bucket{le=\"0.001\"} 0",
+        "understudy_tick_seconds_bucket{le=\"0.002\"} 1",
         "understudy_time_to_isr_seconds_sum{broker=\"1\"} 4.2",
         "understudy_time_to_isr_seconds_count{broker=\"1\"} 1",
         "understudy_predicted_time_to_isr_seconds{broker=\"1\"} 4.7",

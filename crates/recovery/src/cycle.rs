@@ -106,7 +106,11 @@ impl Cycle {
                 () = &mut shutdown => return,
                 Some(evidence) = evidence.recv() => self.board.record(evidence),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
-                _ = ticks.tick() => self.tick(),
+                _ = ticks.tick() => {
+                    let begun = self.ports.clock.now().mono;
+                    self.tick();
+                    self.ports.events.ticked(self.ports.clock.now().mono.since(begun));
+                }
             }
         }
     }

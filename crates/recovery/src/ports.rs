@@ -380,6 +380,9 @@ pub trait Clock: Send + Sync {
 pub trait EventSink: Send + Sync {
     /// Takes one event.
     fn emit(&self, event: &Event);
+
+    /// A decision about every broker was made anew, which took this long: a measure, and no event.
+    fn ticked(&self, _took: Duration) {}
 }
 
 /// One takeover of a broker at a time on this host, whatever the number of processes.

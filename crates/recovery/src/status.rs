@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,10 @@ impl EventSink for Tracker {
     fn emit(&self, event: &Event) {
         self.track(event);
         self.next.emit(event);
+    }
+
+    fn ticked(&self, took: Duration) {
+        self.next.ticked(took);
     }
 }
 

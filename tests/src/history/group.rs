@@ -39,6 +39,8 @@ enum Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupLog {
     partitions: BTreeMap<i32, Vec<Entry>>,
+    /// When each record was read, in order.
+    moments: BTreeMap<i32, Vec<Instant>>,
 }
 
 impl GroupReader {
@@ -91,6 +93,7 @@ fn follow(consumer: &BaseConsumer, topic: &str, stop: &AtomicBool, read: &Atomic
         match consumer.poll(Duration::from_millis(50)) {
             Some(Ok(message)) => {
                 log.push(message.partition(), Entry::Read(message.offset()));
+                log.moments.entry(message.partition()).or_default().push(Instant::now());
                 next.insert(message.partition(), message.offset() + 1);
                 read.fetch_add(1, Ordering::Relaxed);
             }
@@ -143,7 +146,22 @@ impl GroupLog {
             earlier.push(Entry::Joined);
             earlier.extend(entries);
         }
+        for (partition, moments) in later.moments {
+            self.moments.entry(partition).or_default().extend(moments);
+        }
         self
+    }
+
+    /// The longest that any one partition gave the group nothing to read, of the times without a read that
+    /// overlap `from` to `to`: the stall its consumer saw.
+    #[must_use]
+    pub fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
+        let pairs = self.moments.values().flat_map(|moments| moments.windows(2));
+        let gaps = pairs.filter_map(|pair| match pair {
+            [before, after] if *after >= from && *before <= to => Some(after.duration_since(*before)),
+            _ => None,
+        });
+        gaps.max().unwrap_or_default()
     }
 
     /// How many records were read, repeated ones included.
@@ -189,7 +207,25 @@ mod tests {
     use super::*;
 
     fn log(entries: &[Entry]) -> GroupLog {
-        GroupLog { partitions: BTreeMap::from([(0, entries.to_vec())]) }
+        GroupLog { partitions: BTreeMap::from([(0, entries.to_vec())]), ..GroupLog::default() }
+    }
+
+    #[test]
+    fn the_longest_gap_is_that_of_one_partition_and_of_its_time() {
+        let begin = Instant::now();
+        let at =
+            |millis: &[u64]| millis.iter().map(|ms| begin + Duration::from_millis(*ms)).collect::<Vec<_>>();
+        let log = GroupLog {
+            moments: BTreeMap::from([(0, at(&[0, 100, 900, 1000])), (1, at(&[50, 150, 250, 3000]))]),
+            ..GroupLog::default()
+        };
+        let gap = |from: u64, to: u64| {
+            let ms = Duration::from_millis;
+            log.longest_gap(begin + ms(from), begin + ms(to)).as_millis()
+        };
+        assert_eq!(gap(0, 200), 800, "the stall of partition 1 begins later");
+        assert_eq!(gap(0, 300), 2750, "although partition 0 was read meanwhile");
+        assert_eq!(gap(3500, 4000), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use read::{ReadRecord, read_topic};
 pub use writer::{WriteSpec, Writer};
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -105,6 +105,21 @@ impl History {
         gaps.max().unwrap_or_default()
     }
 
+    /// Acknowledged records a second, in steps of `step` from the first acknowledgement to the last: each with
+    /// the middle of its step in seconds since 1970. The clock must not have been set since the first.
+    #[must_use]
+    pub fn rate(&self, step: Duration) -> Vec<(f64, f64)> {
+        let (Some(first), Some(last)) = (self.acked.first(), self.acked.last()) else { return Vec::new() };
+        let width = step.as_secs_f64();
+        let place = |at: Instant| (at.duration_since(first.acked).as_secs_f64() / width) as usize;
+        let mut counts = vec![0_u32; place(last.acked) + 1];
+        self.acked.iter().for_each(|record| counts[place(record.acked)] += 1);
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let begin = since_1970.saturating_sub(first.acked.elapsed()).as_secs_f64();
+        let steps = counts.into_iter().enumerate();
+        steps.map(|(place, count)| (begin + (place as f64 + 0.5) * width, f64::from(count) / width)).collect()
+    }
+
     /// Only what was sent at or after `from`.
     #[must_use]
     pub fn since(&self, from: Instant) -> Self {
@@ -116,6 +131,25 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rate_shows_where_nothing_was_acknowledged() {
+        let begin = Instant::now();
+        let acked = |(sequence, millis): (u64, u64)| {
+            let at = begin + Duration::from_millis(millis);
+            let id = RecordId { writer: 1, sequence };
+            Acked { id, partition: 0, offset: None, sent: begin, acked: at }
+        };
+        let acked = [10, 20, 30, 350].into_iter().enumerate().map(|(n, ms)| acked((n as u64, ms))).collect();
+        let history = History { topic: String::new(), writer: 1, sent: 4, acked, failed: Vec::new() };
+        let rate = history.rate(Duration::from_millis(100));
+        let told: Vec<f64> = rate.iter().map(|(_, rate)| rate.round()).collect();
+        assert_eq!(told, [30.0, 0.0, 0.0, 10.0]);
+        assert!((rate[3].0 - rate[0].0 - 0.3).abs() < 1e-3);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!((rate[0].0 - now).abs() < 60.0);
+        assert!(History { acked: Vec::new(), ..history }.rate(Duration::from_secs(1)).is_empty());
+    }
 
     #[test]
     fn an_id_is_read_back_from_a_padded_value() {

@@ -107,6 +107,12 @@ impl Kafka {
         &self.version
     }
 
+    /// The Java that runs it.
+    #[must_use]
+    pub fn java(&self) -> &Path {
+        &self.java
+    }
+
     /// Where its jars are.
     pub(crate) fn libs(&self) -> Result<PathBuf> {
         self.libs.canonicalize().with_context(|| format!("there is no {}", self.libs.display()))

@@ -5,6 +5,7 @@ mod metrics;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::time::Duration;
 
 use recovery::event::Event;
 use recovery::ports::EventSink;
@@ -46,5 +47,9 @@ pub struct Fanout(pub Vec<Arc<dyn EventSink>>);
 impl EventSink for Fanout {
     fn emit(&self, event: &Event) {
         self.0.iter().for_each(|sink| sink.emit(event));
+    }
+
+    fn ticked(&self, took: Duration) {
+        self.0.iter().for_each(|sink| sink.ticked(took));
     }
 }

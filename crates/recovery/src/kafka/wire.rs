@@ -122,10 +122,28 @@ impl Connection {
         request: &R,
         limit: Duration,
     ) -> Result<R::Response, WireError> {
+        let (asked, frame) = self.exchange(request, limit).await?;
+        decode::<R>(frame, asked).map_err(|why| self.nonsense(why))
+    }
+
+    /// As [`Connection::request`]; the answer is not read yet.
+    async fn exchange<R: Request>(
+        &mut self,
+        request: &R,
+        limit: Duration,
+    ) -> Result<(Asked, Bytes), WireError> {
         let until = Instant::now() + limit;
         let version = self.version::<R>()?;
         let asked = self.send(request, version, until).await?;
-        self.answer::<R>(asked, until).await
+        Ok((asked, self.frame::<R>(until).await?))
+    }
+
+    /// The next frame, which is the answer to an `R`.
+    async fn frame<R: Request>(&mut self, until: Instant) -> Result<Bytes, WireError> {
+        match timeout_at(until, self.receive()).await {
+            Ok(frame) => frame.map_err(|broken| broken.into_error(&self.at, R::KEY)),
+            Err(_) => Err(WireError::Silent { at: self.at.clone(), api: error::api(R::KEY) }),
+        }
     }
 
     /// The newest version of a request that both sides know.
@@ -168,10 +186,7 @@ impl Connection {
         asked: Asked,
         until: Instant,
     ) -> Result<R::Response, WireError> {
-        let frame = match timeout_at(until, self.receive()).await {
-            Ok(frame) => frame.map_err(|broken| broken.into_error(&self.at, R::KEY))?,
-            Err(_) => return Err(WireError::Silent { at: self.at.clone(), api: error::api(R::KEY) }),
-        };
+        let frame = self.frame::<R>(until).await?;
         decode::<R>(frame, asked).map_err(|why| self.nonsense(why))
     }
 

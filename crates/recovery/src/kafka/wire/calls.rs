@@ -18,7 +18,7 @@ use kafka_protocol::protocol::{Request, StrBytes, VersionRange};
 use tokio::time::Instant;
 
 use super::error::api;
-use super::{Asked, Connection, WireError};
+use super::{Asked, Connection, WireError, decode};
 use crate::model::{BrokerId, Endpoint, PartitionView, Replication};
 
 /// From this version on `DescribeCluster` can tell fenced brokers (Kafka 4.0).
@@ -29,6 +29,10 @@ const FETCH_TIMES_SINCE: i16 = 1;
 const METADATA_TOPIC: &str = "__cluster_metadata";
 /// `ElectLeaders`: the preferred replica. The other kind, unclean, is never asked for by this agent.
 const PREFERRED: i8 = 0;
+
+/// To read more than this takes longer than anything else on the same thread may have to wait: 200,000 partitions take
+/// a tenth of a second.
+const LARGE_BYTES: usize = 256 << 10;
 
 /// Which topics to ask `Metadata` for.
 #[derive(Debug, Clone, Copy)]
@@ -111,9 +115,20 @@ impl Connection {
             Topics::Named(names) => Some(names.iter().map(named).collect()),
         };
         let request = MetadataRequest::default().with_topics(topics).with_allow_auto_topic_creation(false);
-        let said = self.request(&request, limit).await?;
-        WireError::check(&self.at, MetadataRequest::KEY, said.error_code, None)?;
-        Ok(metadata_seen(said))
+        let (asked, frame) = self.exchange(&request, limit).await?;
+        let large = frame.len() > LARGE_BYTES;
+        let read = move || {
+            decode::<MetadataRequest>(frame, asked).map(|said| (said.error_code, metadata_seen(said)))
+        };
+        let seen = if large {
+            let read = tokio::task::spawn_blocking(read).await;
+            read.unwrap_or_else(|panicked| Err(panicked.to_string()))
+        } else {
+            read()
+        };
+        let (code, seen) = seen.map_err(|why| self.nonsense(why))?;
+        WireError::check(&self.at, MetadataRequest::KEY, code, None)?;
+        Ok(seen)
     }
 
     /// The registered brokers, told by a broker.

@@ -1,20 +1,23 @@
 //! Measures takeovers, each beside its reference on the same cluster: the same broker, killed and restarted at
 //! once in place, with stock flags and the default session.
 //!
-//! Run by `cargo xtask bench takeover --runs N --json FILE`.
+//! `cargo xtask bench takeover --runs N --json FILE`.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, Subcommand};
 use e2e::kafka::{ClusterSpec, Jvm};
-use e2e::scenario::{PARTITIONS, Scenario, Setup, VICTIM};
-use e2e::{Lab, eventually, performance};
+use e2e::scenario::{End, PARTITIONS, Scenario, Setup, VICTIM};
+use e2e::{Lab, eventually};
 use serde::{Deserialize, Serialize};
+
+use crate::conditions::Conditions;
+use crate::figures::{Figure, Row, cpu_seconds};
+use crate::write;
 
 /// Bulk on each broker, beside what the writer adds.
 const BYTES: u64 = 1 << 30;
@@ -24,31 +27,12 @@ const WINDOW: Duration = Duration::from_secs(5);
 const CALM: f64 = 0.6;
 /// After this long they are taken as they are.
 const WARM_UP: Duration = Duration::from_secs(45);
+/// What a takeover of 50 partitions and 1.5 GB should take, and make a producer wait, on two idle cores.
+const AIM_TIME_TO_ISR_S: f64 = 6.0;
+const AIM_STALL_S: f64 = 4.0;
 /// The phases of a takeover, as the agent's metrics name them.
 const PHASES: [&str; 9] =
     ["detect", "claim", "fence", "prove", "prepare", "verify", "start", "rejoin", "settle"];
-
-#[derive(Parser)]
-struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// Several takeovers, each on a cluster of its own.
-    Takeover {
-        #[arg(long)]
-        runs: u32,
-        #[arg(long)]
-        json: PathBuf,
-    },
-    /// One of them: what `takeover` starts.
-    One {
-        #[arg(long)]
-        json: PathBuf,
-    },
-}
 
 #[derive(Serialize, Deserialize)]
 struct One {
@@ -60,39 +44,47 @@ struct One {
 struct Run {
     time_to_isr_s: f64,
     phases_s: BTreeMap<String, f64>,
+    /// The longest wait for one acknowledgement.
     producer_stall_s: f64,
+    /// The longest that one partition gave the group nothing to read.
+    consumer_stall_s: f64,
     acked: usize,
     lost: usize,
 }
 
+/// The same of a restart in place.
 #[derive(Clone, Serialize, Deserialize)]
 struct Reference {
     time_to_isr_s: f64,
+    producer_stall_s: f64,
+    consumer_stall_s: f64,
 }
 
 #[derive(Serialize)]
 struct Figures {
-    runs: Vec<Run>,
-    reference: Vec<Reference>,
-    median: Median,
-}
-
-#[derive(Serialize)]
-struct Median {
-    time_to_isr_s: f64,
-    reference_s: f64,
+    conditions: Conditions,
+    table: Vec<Row>,
+    takeover: Summary,
+    reference: Summary,
+    /// Of the medians.
     ratio: f64,
+    /// Seconds, by phase.
+    phases_s: BTreeMap<String, Figure>,
+    runs: Vec<Run>,
+    references: Vec<Reference>,
 }
 
-fn main() -> Result<()> {
-    match Args::parse().what {
-        What::One { json } => performance("bench", |lab| one(lab, &json)),
-        What::Takeover { runs, json } => all(runs, &json),
-    }
+/// Seconds.
+#[derive(Serialize)]
+struct Summary {
+    time_to_isr: Figure,
+    producer_stall: Figure,
+    consumer_stall: Figure,
 }
 
-fn all(runs: u32, json: &PathBuf) -> Result<()> {
+pub(crate) fn all(runs: u32, json: &Path) -> Result<()> {
     ensure!(runs > 0, "--runs must be at least 1");
+    let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
     let mut figures: Vec<One> = Vec::new();
     for run in 1..=runs {
@@ -107,24 +99,47 @@ fn all(runs: u32, json: &PathBuf) -> Result<()> {
         );
         figures.push(one);
     }
-    let runs: Vec<Run> = figures.iter().map(|one| one.run.clone()).collect();
-    let reference: Vec<Reference> = figures.into_iter().map(|one| one.reference).collect();
-    let time_to_isr_s = median(runs.iter().map(|run| run.time_to_isr_s));
-    let reference_s = median(reference.iter().map(|run| run.time_to_isr_s));
-    let median = Median { time_to_isr_s, reference_s, ratio: time_to_isr_s / reference_s };
-    eprintln!("median: {time_to_isr_s:.2} s against {reference_s:.2} s, ratio {:.2}", median.ratio);
-    let text = serde_json::to_string_pretty(&Figures { runs, reference, median })?;
-    fs::write(json, text + "\n").with_context(|| format!("cannot write {}", json.display()))
+    let figures = Figures::of(conditions, figures)?;
+    let (takeover, reference) = (&figures.takeover.time_to_isr, &figures.reference.time_to_isr);
+    eprintln!("median: {takeover} s against {reference} s, ratio {:.2}", figures.ratio);
+    write(json, &figures)
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+impl Figures {
+    fn of(conditions: Conditions, measured: Vec<One>) -> Result<Self> {
+        let (runs, references): (Vec<_>, Vec<_>) =
+            measured.into_iter().map(|one| (one.run, one.reference)).unzip();
+        let of = |value: fn(&Run) -> f64| Figure::of(runs.iter().map(value));
+        let takeover = Summary {
+            time_to_isr: of(|run| run.time_to_isr_s)?,
+            producer_stall: of(|run| run.producer_stall_s)?,
+            consumer_stall: of(|run| run.consumer_stall_s)?,
+        };
+        let of = |value: fn(&Reference) -> f64| Figure::of(references.iter().map(value));
+        let reference = Summary {
+            time_to_isr: of(|run| run.time_to_isr_s)?,
+            producer_stall: of(|run| run.producer_stall_s)?,
+            consumer_stall: of(|run| run.consumer_stall_s)?,
+        };
+        let phases = PHASES.iter().map(|phase| {
+            let seconds = runs.iter().filter_map(|run| run.phases_s.get(*phase).copied());
+            Ok(((*phase).to_owned(), Figure::of(seconds)?))
+        });
+        let phases_s = phases.collect::<Result<_>>()?;
+        let ratio = takeover.time_to_isr.median / reference.time_to_isr.median;
+        let table = vec![
+            Row::new("time-to-ISR of a takeover", "s", takeover.time_to_isr).aim(AIM_TIME_TO_ISR_S),
+            Row::new("time-to-ISR of a restart in place", "s", reference.time_to_isr),
+            Row::new("longest wait of the producer, takeover", "s", takeover.producer_stall).aim(AIM_STALL_S),
+            Row::new("longest wait of the producer, restart in place", "s", reference.producer_stall),
+            Row::new("longest wait of the consumer, takeover", "s", takeover.consumer_stall),
+            Row::new("longest wait of the consumer, restart in place", "s", reference.consumer_stall),
+        ];
+        Ok(Self { conditions, table, takeover, reference, ratio, phases_s, runs, references })
+    }
 }
 
-fn one(lab: &Lab, json: &PathBuf) -> Result<()> {
+pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
     let cluster = ClusterSpec {
         jvm: Jvm::stock("768m"),
         // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan
@@ -146,7 +161,9 @@ fn one(lab: &Lab, json: &PathBuf) -> Result<()> {
     lab.note("rehearsal");
     in_place(&scenario)?;
     settle(lab, &scenario)?;
+    let reference_begin = Instant::now();
     let reference = in_place(&scenario)?;
+    let reference_end = Instant::now();
     settle(lab, &scenario)?;
 
     scenario.start_agents()?;
@@ -161,18 +178,34 @@ fn one(lab: &Lab, json: &PathBuf) -> Result<()> {
         let seconds = scenario.agent.metric(&series)?.with_context(|| format!("no duration of {phase}"))?;
         phases_s.insert(phase.to_owned(), seconds);
     }
+    let recovered = Instant::now();
     let end = scenario.verdict()?;
-    // From a second before the fault on, for records that were on their way.
-    let stall = end.history.since(fault.checked_sub(Duration::from_secs(1)).unwrap_or(fault)).longest_wait();
+    let (producer_stall_s, consumer_stall_s) = stalls(&end, fault, recovered);
+    let in_reference = stalls(&end, reference_begin, reference_end);
+    let reference = Reference {
+        time_to_isr_s: reference,
+        producer_stall_s: in_reference.0,
+        consumer_stall_s: in_reference.1,
+    };
     let run = Run {
         time_to_isr_s: rejoin.all_in_sync,
         phases_s,
-        producer_stall_s: stall.as_secs_f64(),
+        producer_stall_s,
+        consumer_stall_s,
         acked: end.history.acked.len(),
         lost: end.lost,
     };
     let one = One { run, reference };
     fs::write(json, serde_json::to_string(&one)?).with_context(|| format!("cannot write {}", json.display()))
+}
+
+/// The longest waits of producer and consumer, in seconds, from a fault until all was well again.
+fn stalls(end: &End, fault: Instant, well: Instant) -> (f64, f64) {
+    // From a second before on, for records that were on their way.
+    let from = fault.checked_sub(Duration::from_secs(1)).unwrap_or(fault);
+    let mut written = end.history.since(from);
+    written.acked.retain(|record| record.sent <= well);
+    (written.longest_wait().as_secs_f64(), end.read.longest_gap(fault, well).as_secs_f64())
 }
 
 /// Waits until everything is in sync, every leader where it prefers to be, and the brokers calm: in its first
@@ -203,20 +236,12 @@ fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     }
 }
 
-/// User and system time of a process, by its kernel (fields 14 and 15 of its `stat`, in hundredths).
-fn cpu_seconds(pid: i32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-    Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
-}
-
 /// The reference: no takeover, no other host; the process dies and is started again at once where it was.
-fn in_place(scenario: &Scenario) -> Result<Reference> {
+fn in_place(scenario: &Scenario) -> Result<f64> {
     let broker = scenario.cluster.broker(VICTIM)?;
     let rejoin = scenario.recovered_after(Duration::from_secs(120), || {
         broker.process()?.kill()?;
         broker.start().map(drop)
     })?;
-    Ok(Reference { time_to_isr_s: rejoin.all_in_sync })
+    Ok(rejoin.all_in_sync)
 }
