@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: a takeover, live.
 
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -12,9 +13,9 @@ use crate::workspace::{Profile, Workspace};
 /// Show a takeover live: a real Kafka cluster, a broker's host killed under load, nothing lost.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Passed on to the demonstration; `-- --help` lists what it takes.
-    #[arg(last = true)]
-    rest: Vec<String>,
+    /// Where the picture of the takeover goes [default: `timeline.svg` in the target directory].
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Runs the command. Returns only when the demonstration could not be started.
@@ -22,7 +23,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
     let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
-    become_program(bed.program("demo")?.args(&args.rest))
+    let svg = args.svg.clone().unwrap_or_else(|| workspace.root.join("target/timeline.svg"));
+    let svg = std::path::absolute(svg).context("--svg is not a usable path")?;
+    become_program(bed.program("demo")?.arg("--svg").arg(svg))
 }
 
 /// Replaces this process, so that Ctrl-C reaches the one who has hosts to remove, and its last line is the last.

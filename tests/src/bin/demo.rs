@@ -2,23 +2,40 @@
 //!
 //! Run by `cargo xtask demo`. Its last line is `time-to-ISR N.N s, acknowledged M, lost 0`.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use e2e::agent::Agent;
+use e2e::history::History;
 use e2e::scenario::{Scenario, Setup, VICTIM};
 use e2e::{Lab, performance};
 
 const NAME: &str = "demo";
+/// The producer's rate is drawn in steps of this.
+const STEP: Duration = Duration::from_millis(100);
 
-fn main() -> Result<()> {
-    performance(NAME, show)
+/// A takeover, live.
+#[derive(Parser)]
+struct Args {
+    /// Where its picture goes
+    #[arg(long, value_name = "FILE")]
+    svg: PathBuf,
 }
 
-fn show(lab: &Lab) -> Result<()> {
+fn main() -> Result<()> {
+    let args = Args::parse();
+    performance(NAME, |lab| show(lab, &args.svg))
+}
+
+fn show(lab: &Lab, svg: &Path) -> Result<()> {
     lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
     let scenario = Scenario::begin(lab, &Setup::default())?;
     lab.note(format!("{} records are acknowledged (acks=all); the standby's agent starts", scenario.acked()));
@@ -40,7 +57,9 @@ fn show(lab: &Lab) -> Result<()> {
     })?;
     scenario.decided("healthy", Duration::from_secs(30))?;
     let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;
+    let agent = Arc::clone(&scenario.agent);
     let end = scenario.verdict()?;
+    draw(&agent, &end.history, svg)?;
     let mut out = io::stdout();
     writeln!(out, "\n{history}")?;
     writeln!(
@@ -53,9 +72,24 @@ fn show(lab: &Lab) -> Result<()> {
         "acknowledged = read: {} records, none lost, none doubled, order kept",
         end.history.acked.len()
     )?;
+    writeln!(out, "picture: {}", svg.display())?;
     let (seconds, acknowledged, lost) = (rejoin.all_in_sync, end.history.acked.len(), end.lost);
     writeln!(out, "time-to-ISR {seconds:.1} s, acknowledged {acknowledged}, lost {lost}")
         .context("stdout is closed")
+}
+
+/// The takeover as the agent draws it, over what the producer was acknowledged.
+fn draw(agent: &Agent, history: &History, svg: &Path) -> Result<()> {
+    let mut rate = String::new();
+    for (seconds, rate_then) in history.rate(STEP) {
+        writeln!(rate, "{seconds:.3},{rate_then}")?;
+    }
+    let file = agent.host().local().join("rate.csv");
+    fs::write(&file, rate).with_context(|| format!("cannot write {}", file.display()))?;
+    let broker = VICTIM.to_string();
+    let drawn = agent.cli(&["history", "--broker", &broker, "--svg", "--rate", "/srv/local/rate.csv"])?;
+    ensure!(drawn.code == 0, "the picture could not be drawn: {}", drawn.stderr);
+    fs::write(svg, drawn.stdout).with_context(|| format!("cannot write {}", svg.display()))
 }
 
 /// Shows each new state of the takeover, as the agent tells it.
