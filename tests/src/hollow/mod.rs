@@ -57,6 +57,9 @@ pub struct Hollow {
     runtime: Runtime,
 }
 
+/// A version of `Metadata`, whether all topics were asked for, and the brokers out of service.
+type AnswerKey = (i16, bool, Vec<i32>);
+
 /// What all nodes of a cluster know.
 #[derive(Debug)]
 struct State {
@@ -64,7 +67,7 @@ struct State {
     /// When brokers were stopped.
     stopped: Mutex<BTreeMap<i32, Instant>>,
     /// Answers that are long to make: by version, and by who was out of service.
-    told: Mutex<BTreeMap<(i16, bool, Vec<i32>), Bytes>>,
+    told: Mutex<BTreeMap<AnswerKey, Bytes>>,
     /// Requests and the bytes of their answers, by what was asked.
     asked: Mutex<BTreeMap<&'static str, (u64, u64)>>,
     /// What was asked and is not known here.
