@@ -57,8 +57,8 @@ pub struct Hollow {
     runtime: Runtime,
 }
 
-/// What an answer depends on: the version, whether it has all topics, and who was out of service.
-type Telling = (i16, bool, Vec<i32>);
+/// A version of `Metadata`, whether all topics were asked for, and the brokers out of service.
+type AnswerKey = (i16, bool, Vec<i32>);
 
 /// What all nodes of a cluster know.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ struct State {
     spec: HollowSpec,
     /// When brokers were stopped.
     stopped: Mutex<BTreeMap<i32, Instant>>,
-    /// Answers that are long to make.
-    told: Mutex<BTreeMap<Telling, Bytes>>,
+    /// Answers that are long to make: by version, and by who was out of service.
+    told: Mutex<BTreeMap<AnswerKey, Bytes>>,
     /// Requests and the bytes of their answers, by what was asked.
     asked: Mutex<BTreeMap<&'static str, (u64, u64)>>,
     /// What was asked and is not known here.

@@ -30,6 +30,7 @@ impl Conditions {
         let memory =
             memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
         let load = fs::read_to_string("/proc/loadavg")?;
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let kafka = Kafka::home()?;
         let java = Command::new(kafka.java()).arg("-version").output()?;
         let java = String::from_utf8_lossy(&java.stderr);
@@ -43,7 +44,8 @@ impl Conditions {
             commit: commit + changed,
             cpus: std::thread::available_parallelism()?.get(),
             memory_gb: memory.context("no MemTotal")?.trim().parse::<f64>()? * 1024.0 / 1e9,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+            // Without what its builder calls it.
+            kernel: kernel.trim().split('-').next().unwrap_or_default().to_owned(),
             java: java.lines().next().unwrap_or_default().to_owned(),
             kafka: kafka.version().to_owned(),
             load: load.split_whitespace().next().context("no load")?.parse()?,
