@@ -4,20 +4,23 @@ use anyhow::{Result, ensure};
 use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{Lab, Mode, eventually, story};
 
+/// The first step is the fence; the configuration is written beside it.
+const FENCED: &str = r#""entry":"done","step":0,"#;
+
 #[test]
 fn killed_after_the_claim() {
     story("killed_after_the_claim", |lab| {
         // A switch that hangs keeps the takeover between claim and fence for as long as it takes.
         lab.switch().set_mode("b1", Mode::Hang);
         let mend = || lab.switch().set_mode("b1", Mode::Works);
-        killed(lab, |s| s.journal().contains("claimed") && !s.journal().contains("\"done\""), mend)
+        killed(lab, |s| s.journal().contains("claimed") && !s.journal().contains(FENCED), mend)
     });
 }
 
 #[test]
 fn killed_after_the_fence() {
     story("killed_after_the_fence", |lab| {
-        killed(lab, |s| s.journal().contains("\"done\"") && lab.switch().count("off", "b1") > 0, || ())
+        killed(lab, |s| s.journal().contains(FENCED) && lab.switch().count("off", "b1") > 0, || ())
     });
 }
 
