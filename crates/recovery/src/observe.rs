@@ -32,6 +32,8 @@ pub struct Board {
     ledger: Option<(Moment, LedgerReading)>,
     claims: BTreeMap<BrokerId, ClaimTrack>,
     canaries: BTreeMap<String, CanaryTrack>,
+    /// When each broker's storage was last seen to stall from here.
+    stalled: BTreeMap<BrokerId, Moment>,
     volumes: BTreeMap<BrokerId, (Moment, VolumeUse)>,
     logs: BTreeMap<BrokerId, LogTail>,
     peers: BTreeMap<HostName, (Moment, PeerView)>,
@@ -98,6 +100,9 @@ impl Board {
                     CanaryOutcome::Stalled => Some(false),
                     CanaryOutcome::Failed { .. } => None,
                 };
+                if wrote == Some(false) {
+                    self.stalled.extend(brokers.iter().map(|broker| (*broker, at)));
+                }
                 self.canaries.insert(canary, CanaryTrack { at, brokers, wrote });
             }
             Fact::Volumes { broker, usage } => drop(self.volumes.insert(broker, (at, usage))),
@@ -176,6 +181,8 @@ pub struct Seen {
     pub local: Option<(LocalProcess, Duration)>,
     /// Whether its storage can be written to, from here and from wherever an agent says.
     pub storage: Option<StorageSeen>,
+    /// How long ago its storage was last seen to stall from here; `None` if it never was.
+    pub since_stall: Option<Duration>,
     /// How its volumes are used, as the storage counts: no witness, for it may be told late.
     pub volumes: Option<VolumeUse>,
     /// What its next start would read through, as it said last: no witness.
@@ -330,6 +337,7 @@ pub fn observe(
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
             storage: storage(board, &peers, id, &fresh),
+            since_stall: board.stalled.get(&id).map(|at| now.mono.since(*at)),
             logs: board.logs.get(&id).copied(),
             volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
         };

@@ -134,7 +134,7 @@ impl Case<'_> {
         brokers.map(name).collect::<BTreeSet<String>>().len()
     }
 
-    fn storage_stalled(&self) -> Option<HoldReason> {
+    pub(super) fn storage_stalled(&self) -> Option<HoldReason> {
         let storage = self.here.storage.as_ref()?;
         // A host that is suspected may have lost its own way to the storage. So may one peer, while we can write.
         let suspects = self.standing.map(|standing| &standing.writers);

@@ -169,10 +169,27 @@ impl Case<'_> {
 
     /// Whether the symptom has lasted long enough; if not, what we wait for.
     fn too_early(&self) -> Option<String> {
-        match &self.here.probe {
-            Some(probe) => not_yet(probe, self.policy, self.refused_limit()),
+        match self.symptom() {
+            Some(probe) => not_yet(&probe, self.policy, self.refused_limit()),
             None => Some("it has not been probed lately".to_owned()),
         }
+    }
+
+    /// The freshest probe, as far as its length counts. A broker whose storage stalled could not answer, and may have ended
+    /// and be starting again: once the stall is over it gets its time from then on. That a host cannot be reached is
+    /// not explained by that.
+    fn symptom(&self) -> Option<ProbeSeen> {
+        let probe = self.here.probe.clone()?;
+        let since_stall = self.here.since_stall.filter(|_| self.storage_stalled().is_none());
+        let explained = matches!(probe.outcome, ProbeOutcome::Silent | ProbeOutcome::Refused);
+        Some(match since_stall.filter(|_| explained) {
+            Some(since) => ProbeSeen {
+                lasting: probe.lasting.min(since),
+                not_answering: probe.not_answering.map(|lasting| lasting.min(since)),
+                ..probe
+            },
+            None => probe,
+        })
     }
 
     fn orders(&self) -> Option<&Orders> {

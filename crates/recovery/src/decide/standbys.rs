@@ -52,9 +52,9 @@ impl Case<'_> {
         if self.silent_claim().is_some() {
             return self.here.claim_quiet.unwrap_or_default().saturating_sub(self.policy.claim_silent_after);
         }
-        let Some(probe) = &self.here.probe else { return Duration::ZERO };
+        let Some(probe) = self.symptom() else { return Duration::ZERO };
         let mixed = probe.not_answering.unwrap_or_default().saturating_sub(patient(self.policy));
-        probe.lasting.saturating_sub(limit(probe, self.policy, self.refused_limit())).max(mixed)
+        probe.lasting.saturating_sub(limit(&probe, self.policy, self.refused_limit())).max(mixed)
     }
 
     /// Whether a peer could take the broker; that it is at it already does not count against it.
