@@ -240,7 +240,7 @@ async fn a_host_that_works_or_of_which_nothing_is_known_is_not_proven() {
         (config.idle_for, config.timeout) = (Duration::from_secs(60), Duration::from_millis(61_000));
     });
     let mut site = site.await;
-    site.fence.timeout = Duration::from_secs(2);
+    site.fence.timeout = Duration::from_secs(5);
     site.works();
     site.fence.fence(&host(), EPOCH).await.unwrap();
     let error = site.fence.prove(&host(), EPOCH).await.unwrap_err();
