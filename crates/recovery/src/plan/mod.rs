@@ -190,7 +190,7 @@ fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanErr
 
 fn prepare(broker: &Broker) -> Stage {
     let id = broker.id;
-    let mut steps = Vec::with_capacity(3);
+    let mut steps = Vec::with_capacity(2);
     if let Some(address) = broker.address.clone() {
         steps.push(Step::MoveAddress { broker: id, address });
     }
