@@ -16,6 +16,7 @@ use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
 use recovery::drivers::health_signal::kafka_metadata::KafkaMetadata;
 use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
 use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
+use recovery::drivers::health_signal::kafka_registration::KafkaRegistration;
 use recovery::drivers::health_signal::ledger::LedgerSignal;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
@@ -159,6 +160,7 @@ fn signals(
         Arc::new(metadata),
         Arc::new(KafkaProbe::new(listeners, listed.clone())),
         Arc::new(KafkaQuorum::new(&config.cluster.controllers, bootstrap)),
+        Arc::new(KafkaRegistration::new(guarded.clone(), config.cluster.controllers.clone(), listed.clone())),
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];

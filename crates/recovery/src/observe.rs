@@ -16,7 +16,7 @@ use crate::model::{
 /// sensible session timeout (Kafka's default is 9 s), longer than two looks at the list.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// Two readings of the ledger that are further apart than this are not one look at it.
+/// Two readings of the ledger, or of a registration, that are further apart than this are not one look at it.
 const UNREAD: Duration = Duration::from_secs(3);
 
 /// The newest evidence of every kind, and since when it has said the same.
@@ -38,6 +38,7 @@ pub struct Board {
     logs: BTreeMap<BrokerId, LogTail>,
     peers: BTreeMap<HostName, (Moment, PeerView)>,
     local: BTreeMap<BrokerId, LocalTrack>,
+    unregistered: BTreeMap<BrokerId, Absence>,
     sighted: BTreeMap<&'static str, Moment>,
     blind: BTreeMap<&'static str, String>,
 }
@@ -70,6 +71,13 @@ struct CanaryTrack {
     wrote: Option<bool>,
 }
 
+/// Since when a broker has had no registration.
+#[derive(Debug, Clone, Copy)]
+struct Absence {
+    at: Moment,
+    since: Moment,
+}
+
 #[derive(Debug, Clone)]
 struct LocalTrack {
     at: Moment,
@@ -89,8 +97,10 @@ impl Board {
             Fact::Probe { broker, outcome } => self.record_probe(at, broker, outcome),
             Fact::Listed { brokers } => {
                 self.last_listed.extend(brokers.keys().map(|id| (*id, at)));
+                self.unregistered.retain(|id, _| !brokers.contains_key(id));
                 newer(&mut self.listed, at, brokers);
             }
+            Fact::Registration { broker, registered } => self.record_registration(at, broker, registered),
             Fact::Partitions(view) => newer(&mut self.partitions, at, view),
             Fact::Quorum(view) => self.record_quorum(at, view),
             Fact::Ledger(reading) => self.record_ledger(at, reading),
@@ -129,6 +139,17 @@ impl Board {
         let not_answering_since = (!answered).then(|| last.and_then(|t| t.not_answering_since).unwrap_or(at));
         let last_answer = if answered { Some(at) } else { last.and_then(|t| t.last_answer) };
         self.probes.insert(broker, ProbeTrack { at, outcome, since, not_answering_since, last_answer });
+    }
+
+    fn record_registration(&mut self, at: Moment, broker: BrokerId, registered: bool) {
+        if registered {
+            self.unregistered.remove(&broker);
+            return;
+        }
+        // Time in which nobody could be asked proves nothing.
+        let last = self.unregistered.get(&broker).filter(|absence| at.since(absence.at) <= UNREAD);
+        let since = last.map_or(at, |absence| absence.since);
+        self.unregistered.insert(broker, Absence { at, since });
     }
 
     fn record_ledger(&mut self, at: Moment, reading: LedgerReading) {
@@ -179,6 +200,9 @@ pub struct Seen {
     pub claim_quiet: Option<Duration>,
     /// Its process on this host, and for how long it has been so.
     pub local: Option<(LocalProcess, Duration)>,
+    /// For how long other brokers have said, without a break, that it has no registration at all. `None` also where nobody
+    /// tells that from one that is fenced.
+    pub unregistered: Option<Duration>,
     /// Whether its storage can be written to, from here and from wherever an agent says.
     pub storage: Option<StorageSeen>,
     /// How long ago its storage was last seen to stall from here; `None` if it never was.
@@ -325,8 +349,11 @@ pub fn observe(
         let left = |since: Moment| last_listed.is_some_and(|at| at.since(since) <= LEAVING);
         let unlisted = listed.is_some_and(|(_, brokers)| !brokers.contains_key(&id));
         let local = board.local.get(&id).filter(|track| fresh(track.at));
+        let absence = board.unregistered.get(&id).filter(|absence| fresh(absence.at));
+        // One that stops cleanly keeps its registration. It may be removed later, but not before it stopped.
+        let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
         let seen = Seen {
-            left_first: unlisted && failing_since.is_some_and(left),
+            left_first: unlisted && failing_since.is_some_and(|since| left(since) && kept(since)),
             never_listed: unlisted && failing_since.is_some() && last_listed.is_none(),
             probe: probe.map(ProbeTrack::seen),
             listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),
@@ -336,6 +363,7 @@ pub fn observe(
             }),
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
+            unregistered: absence.map(|absence| absence.at.since(absence.since)),
             storage: storage(board, &peers, id, &fresh),
             since_stall: board.stalled.get(&id).map(|at| now.mono.since(*at)),
             logs: board.logs.get(&id).copied(),

@@ -223,6 +223,10 @@ pub trait BrokerHost: Send + Sync {
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError>;
     /// Stops the broker cleanly (SIGTERM) and waits until it is gone. Never kills.
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
+    /// Ends Kafka by SIGKILL, if the broker's process is still the very one that [`Self::state`] called `pid`, and waits until
+    /// nothing of it is left. Only for a broker that serves without a registration: it does not end by itself, nor when it is
+    /// asked to (measured on 3.9.2 and 4.3.1).
+    async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError>;
     /// Proves that no Kafka of this broker runs on this host, but for one that this very epoch started.
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
     /// Whether a takeover could start the broker here, for `check`. Changes nothing but scratch files.
@@ -278,6 +282,9 @@ pub trait Cluster: Send + Sync {
     async fn id(&self) -> Result<String, StepError>;
     /// How `broker` stands, told by a broker other than it.
     async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
+    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked of the other
+    /// brokers tell it, and none of them otherwise. An error if that cannot be known.
+    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError>;
     /// Every partition's replicas and ISR.
     async fn partitions(&self) -> Result<PartitionView, StepError>;
     /// Removes the registration of a dead broker: one request, to the active controller's own listener, only

@@ -1,5 +1,7 @@
 //! One step, one or a few calls to ports. Nothing is decided here: every choice was made in the plan.
 
+mod unregistered;
+
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use crate::model::{BrokerId, HostName, Moment};
 use crate::plan::{Plan, Proves, Step, Unregister};
 use crate::ports::{Note, Ports, ProcessState, Proof, StepError, Unregistered, chain};
 use crate::rejoin::{Rejoin, RejoinState};
+use unregistered::Unlisted;
 
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
@@ -53,6 +56,7 @@ impl<'a> Context<'a> {
         match step {
             Step::Fence { host, .. } => self.fence(host)?.fence(host, epoch).await,
             Step::Prove { host, .. } => Ok(self.keep(self.fence(host)?.prove(host, epoch).await?)),
+            Step::EndUnregistered { broker } => self.end_unregistered(*broker).await,
             Step::ProveStopped { broker } => {
                 Ok(self.keep(ports.broker_host.prove_stopped(*broker, epoch).await?))
             }
@@ -155,9 +159,10 @@ impl<'a> Context<'a> {
             }
             Unregistered::NotSent { why } => Note::new(format!("not sent: {why}")),
             Unregistered::Refused { why } => Note::new(format!("refused by the controller: {why}")),
-            Unregistered::NoAnswer { why } => {
-                Note::new(format!("no answer, and never sent again: {why}; the session has to expire"))
-            }
+            Unregistered::NoAnswer { why } => Note::new(format!(
+                "no answer, and never sent again: {why}; the session has to expire, and should it hit the new \
+                     incarnation, that is started once more"
+            )),
         }
     }
 
@@ -176,7 +181,8 @@ impl<'a> Context<'a> {
     async fn await_isr(&self, broker: BrokerId) -> Result<Note, StepError> {
         let gone = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rejoin = Rejoin::new(gone);
-        let mut said = String::new();
+        let mut unlisted = Unlisted::default();
+        let (mut said, mut again) = (String::new(), String::new());
         let mut unseen = 0;
         loop {
             match self.runs(broker).await {
@@ -191,9 +197,15 @@ impl<'a> Context<'a> {
             unseen = 0;
             let (state, in_isr, replicas) = match self.ports.cluster.standing(broker).await {
                 Ok(look) => {
+                    if unlisted.see(&look, self.ports.clock.now().mono)
+                        && let Some(note) = self.start_once_more(broker, &mut unlisted).await?
+                    {
+                        (rejoin, again) = (Rejoin::new(true), format!("; {}", note.text));
+                        continue;
+                    }
                     let state = rejoin.see(&look);
                     if let RejoinState::Complete { replicas } = state {
-                        return Ok(Note::new(format!("{state}{}", self.lost(look.alone)))
+                        return Ok(Note::new(format!("{state}{}{again}", self.lost(look.alone)))
                             .with("partitions", replicas)
                             .with("read_from_broker", look.via));
                     }

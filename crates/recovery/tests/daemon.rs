@@ -224,3 +224,73 @@ async fn holds_are_kept_in_the_ledger_with_their_evidence() {
     assert_eq!(*reasons, vec![HoldReason::Observing]);
     assert!(evidence.iter().any(|line| line.contains("cannot be reached")), "{evidence:?}");
 }
+
+fn kills_and_starts(world: &World) -> (usize, usize) {
+    let truth = world.truth();
+    (truth.kills, truth.starts)
+}
+
+/// A broker that was taken over and serves from here.
+async fn taken_over(world: &World) -> Daemon {
+    let daemon = start(world, Mode::Auto);
+    pass(world, 5).await;
+    world.kill();
+    pass(world, 15).await;
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    daemon
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_lost_its_registration_is_killed_and_started_again() {
+    let world = World::new();
+    let daemon = taken_over(&world).await;
+    world.truth().registration_lost = true;
+    pass(&world, 9).await;
+    assert_eq!(world.truth().kills, 0, "it might be known anew");
+    pass(&world, 15).await;
+    assert!(world.truth().violations.is_empty(), "{:?}", world.truth().violations);
+    assert_eq!(kills_and_starts(&world), (1, 2));
+    let journal = world.latest(BROKER).await.expect("readable").expect("there");
+    assert_eq!(journal.epoch.0, 2);
+    assert!(matches!(journal.outcome(), Some(Outcome::Recovered { .. })), "{journal:?}");
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    assert_eq!(world.truth().unregister_sent, 1, "of the takeover alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_is_fenced_and_registered_is_left_alone() {
+    let world = World::new();
+    let daemon = taken_over(&world).await;
+    world.truth().registration_lost = true;
+    pass(&world, 11).await;
+    // It is said to be without one; right before it is killed, nobody can tell.
+    world.truth().faults.insert("registered", Fault::Unconfirmed);
+    pass(&world, 60).await;
+    assert_eq!(kills_and_starts(&world), (0, 1));
+    assert!(matches!(outcome(&world).await, Some(Outcome::Abandoned { .. })));
+    let Some(Decision::Escalate { .. }) = daemon.decision() else { panic!("{:?}", daemon.decision()) };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_carried_out_late_does_not_end_the_takeover() {
+    let world = World::new();
+    let daemon = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.kill();
+    // It serves again, is not yet in sync, and then its registration goes.
+    while !world.truth().registration_lost {
+        world.sleep(Duration::from_millis(100)).await;
+        let now = world.now().mono;
+        let mut truth = world.truth();
+        truth.registration_lost = truth.started_at.is_some() && truth.answers(now);
+    }
+    pass(&world, 25).await;
+    assert!(world.truth().violations.is_empty(), "{:?}", world.truth().violations);
+    assert_eq!(kills_and_starts(&world), (1, 2));
+    assert!(matches!(outcome(&world).await, Some(Outcome::Recovered { .. })));
+    let journal = world.latest(BROKER).await.expect("readable").expect("there");
+    assert_eq!(journal.epoch.0, 1, "by the same takeover");
+    let said = format!("{journal:?}");
+    assert!(said.contains("its registration was removed once it had come back"), "{said}");
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+}

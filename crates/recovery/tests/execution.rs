@@ -7,7 +7,7 @@ use std::time::Duration;
 use recovery::journal::{Entry, EpochJournal};
 use recovery::model::{Cause, HostName, LedgerStanding, Outcome};
 use recovery::observe::{Board, observe};
-use recovery::plan::{Phase, Plan, Step, plan};
+use recovery::plan::{Phase, Plan, Stage, Step, plan};
 use recovery::ports::{Clock, HealthSignal, Ledger};
 use recovery::progress::phases;
 use recovery::takeover::{TakeoverError, resume, take_over};
@@ -360,4 +360,52 @@ async fn a_broker_that_ends_by_itself_is_stuck_and_can_be_started_again_without_
     assert_eq!(outcome.label(), "recovered", "{outcome:?}");
     assert_eq!(world.truth().starts, 2);
     assert!(world.truth().violations.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_of_a_kill_ends_like_no_crash() {
+    let run = async |crash: Option<Crash>| {
+        let (world, plan) = unregistered().await;
+        let before = world.truth().writes;
+        world.truth().crash = crash;
+        let result = take_over(&world.ports(), plan, Cause::Automatic, None, None).await;
+        (world, before, result)
+    };
+    let (world, before, result) = run(None).await;
+    assert_eq!(result.expect("runs to an end").label(), "recovered");
+    assert_eq!(world.truth().kills, 1);
+    let after = world.truth().writes;
+    for n in before + 2..=after {
+        for crash in [Crash::Before(n), Crash::After(n)] {
+            let (world, _, result) = run(Some(crash)).await;
+            result.expect_err("it died");
+            match resume(&world.ports(), &HERE.into(), BROKER, None).await {
+                Ok(outcome) => assert_eq!(outcome.label(), "recovered", "{crash:?}: {outcome:?}"),
+                Err(error) => {
+                    let all_written = n == after && crash == Crash::After(n);
+                    assert!(all_written && matches!(error, TakeoverError::NothingToResume(_)), "{error:?}");
+                }
+            }
+            let truth = world.truth();
+            assert_eq!((truth.kills, truth.starts), (1, 2), "{crash:?}");
+            assert!(truth.violations.is_empty(), "{crash:?}: {:?}", truth.violations);
+        }
+    }
+}
+
+/// A broker that was taken over, serves here and has lost its registration, and the plan for that.
+async fn unregistered() -> (World, Plan) {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    let outcome =
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    assert_eq!(outcome.label(), "recovered");
+    // The plan of a restart in place, but for the kill.
+    world.truth().exited = true;
+    let mut again = dead_broker(&world).await;
+    world.truth().exited = false;
+    world.truth().registration_lost = true;
+    let end = Step::EndUnregistered { broker: BROKER };
+    again.stages.insert(0, Stage { phase: Phase::Fence, steps: vec![end] });
+    (world, again)
 }

@@ -72,6 +72,7 @@ fn predicted_on(
         fault_at: wall() - SignedDuration::from_millis(2500),
         because: Vec::new(),
         succeeds: None,
+        unregistered: false,
     };
     plan(&takeover, Epoch(1), &topology, &seen).expect("the broker is configured").predicted
 }

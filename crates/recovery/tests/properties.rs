@@ -64,14 +64,15 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
     let storage = prop::option::weighted(0.2, any::<bool>());
     let local = prop::option::weighted(0.3, (process, duration()));
     let volumes = prop::option::weighted(0.3, volumes());
-    (local, storage, prop::option::of(0..60_u64), volumes).prop_map(move |(local, here, quiet, volumes)| {
-        Seen {
-            local,
-            storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
-            claim_quiet: quiet.map(Duration::from_secs),
-            volumes,
-            ..seen.clone()
-        }
+    let unregistered = prop::option::weighted(0.5, duration());
+    let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered);
+    all.prop_map(move |(local, here, quiet, volumes, unregistered)| Seen {
+        local,
+        unregistered,
+        storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
+        claim_quiet: quiet.map(Duration::from_secs),
+        volumes,
+        ..seen.clone()
     })
 }
 
@@ -213,6 +214,31 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(!stuck || standing.attempts.is_empty(), "the last takeover is stuck")
 }
 
+/// All that must be so before a Kafka is killed, written down apart from the code that decides.
+fn may_kill(seen: &Observation) -> Result<(), &'static str> {
+    let ensure = |holds: bool, what| if holds { Ok(()) } else { Err(what) };
+    let long = |lasting: Duration| lasting >= Duration::from_secs(10);
+    let broker = seen.brokers.get(&BROKER).ok_or("the broker was never seen")?;
+    let probe = broker.probe.as_ref().ok_or("no fresh probe")?;
+    ensure(probe.outcome == ProbeOutcome::Answered && long(probe.lasting), "it may be starting")?;
+    ensure(broker.listed == Some(false), "it is listed, or nobody read the list")?;
+    ensure(broker.unregistered.is_some_and(long), "it is registered, or was a moment ago")?;
+    let runs = |(process, lasting)| process == LocalProcess::Running && long(lasting);
+    ensure(broker.local.is_some_and(runs), "its process was not seen for long enough")?;
+    let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
+    let up = others.iter().filter(|(_, s)| s.answers()).count();
+    ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
+    ensure(broker.storage.as_ref().is_none_or(|s| s.here == Some(true)), "its storage stalls")?;
+    let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
+    ensure(ledger.orders.0.is_empty(), "it is paused")?;
+    let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;
+    ensure(standing.owner == World::topology().here, "it is another host's")?;
+    let open = matches!(standing.state, Some(EpochState::Open { .. }));
+    ensure(!open || silent(seen, &World::policy()), "somebody is at it")?;
+    let stuck = matches!(&standing.state, Some(EpochState::Ended { outcome: Outcome::Stuck { .. }, .. }));
+    ensure(!stuck, "the last takeover is stuck")
+}
+
 fn can_fence(host: &HostName) -> bool {
     *host == World::topology().here || World::topology().fences.contains_key(host)
 }
@@ -308,8 +334,12 @@ proptest! {
                 prop_assert_eq!(mode, Mode::Auto);
                 prop_assert_eq!(&takeover.from, &takeover.to);
                 let broker = &seen.brokers[&BROKER];
-                prop_assert!(broker.local.is_none_or(|(process, _)| process != LocalProcess::Running));
-                prop_assert!(!broker.answers(), "it answers");
+                if takeover.unregistered {
+                    prop_assert_eq!(may_kill(&seen), Ok(()));
+                } else {
+                    prop_assert!(broker.local.is_none_or(|(process, _)| process != LocalProcess::Running));
+                    prop_assert!(!broker.answers(), "it answers");
+                }
                 prop_assert!(takeover.writers.iter().all(can_fence));
                 let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
                 let up = others.iter().filter(|(_, s)| s.answers()).count();

@@ -50,7 +50,8 @@ fn next_escalation(after: Option<&EscalateReason>) -> Option<EscalateReason> {
         None => R::Stuck { epoch, at, why },
         Some(R::Stuck { .. }) => R::AbandonedByAll { hosts: BTreeSet::new(), epoch, why },
         Some(R::AbandonedByAll { .. }) => R::DownHere { symptom: String::new() },
-        Some(R::DownHere { .. }) => return None,
+        Some(R::DownHere { .. }) => R::Unregistered { why },
+        Some(R::Unregistered { .. }) => return None,
     })
 }
 

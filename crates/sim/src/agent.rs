@@ -358,6 +358,17 @@ impl BrokerHost for Agent {
         Err(unconfirmed("stop Kafka"))
     }
 
+    async fn kill(&self, broker: BrokerId, _pid: i32, _limit: Duration) -> Result<Note, StepError> {
+        let (host, at) = (self.host, index(broker));
+        self.check_kill(at);
+        self.act(5, 50, |state| {
+            state.say(|| format!("Kafka of broker {broker} is killed on host {host}"));
+            state.end_process(at, host, true);
+            Ok(Note::new("killed"))
+        })
+        .await
+    }
+
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
         let host = self.host;
         self.act(5, 50, |state| {

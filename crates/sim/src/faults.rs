@@ -47,6 +47,10 @@ impl State {
                 self.leader_epoch += 1;
                 self.leader_since = self.now;
             }
+            Fault::Unregistered(broker) => {
+                self.brokers[*broker].registration = None;
+                self.brokers[*broker].in_isr = false;
+            }
             Fault::KafkaFreezes(_)
             | Fault::KafkaCrashes(_)
             | Fault::KafkaHangs(_)

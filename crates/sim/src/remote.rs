@@ -173,6 +173,15 @@ impl Cluster for Agent {
         })
     }
 
+    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
+        self.awake().await;
+        let state = self.world.state();
+        match survivor(&state, self.host, Some(index(broker))) {
+            Some(_) => Ok(state.brokers[index(broker)].registration.is_some()),
+            None => Err(unconfirmed("ask a surviving broker")),
+        }
+    }
+
     async fn partitions(&self) -> Result<PartitionView, StepError> {
         self.awake().await;
         Ok((*partitions(&self.world.state())).clone())

@@ -8,7 +8,7 @@ use recovery::ports::Proof;
 use crate::agent::{Agent, index};
 use crate::ledger::fence_is_proven;
 use crate::scenario::Ms;
-use crate::world::State;
+use crate::world::{Phase, State};
 
 /// A broker that has been well for this long, from where the agent looks, is healthy to it: evidence counts for 3 s,
 /// a probe is made every half second, and clocks may be 5 % off.
@@ -107,6 +107,19 @@ impl Agent {
         );
         if !ordered {
             let what = format!("host {} stops broker {} and nobody asked for it", self.host, broker + 1);
+            state.violate("a healthy broker is left alone", &what);
+        }
+    }
+
+    /// Kafka is killed only where it serves without a registration.
+    pub(crate) fn check_kill(&self, broker: usize) {
+        let mut state = self.world.state();
+        let runs = state.brokers[broker].processes.iter().find(|p| p.host == self.host);
+        let lost =
+            runs.is_none_or(|p| p.phase == Phase::Serves) && state.brokers[broker].registration.is_none();
+        if !lost {
+            let what =
+                format!("host {} kills broker {}, which has a registration or starts", self.host, broker + 1);
             state.violate("a healthy broker is left alone", &what);
         }
     }

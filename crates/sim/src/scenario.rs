@@ -169,6 +169,8 @@ pub enum Fault {
     KafkaHangs(usize),
     /// Somebody stops Kafka cleanly.
     KafkaStops(usize),
+    /// The registration of a broker goes, whatever the broker does: a request came late, or a person sent it. Made by tests only, as yet.
+    Unregistered(usize),
     /// Kafka's next starts take that much longer.
     SlowRecovery(usize, Ms),
     /// Packets from one place to another are lost.

@@ -119,6 +119,10 @@ impl Looks {
                 let lists = state.brokers[via].lists;
                 let listed = (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0);
                 facts.push(Fact::Listed { brokers: listed.map(|b| (id(b), endpoint(b))).collect() });
+                for broker in self.guarded.iter().filter(|b| lists & (1 << **b) == 0) {
+                    let registered = state.brokers[*broker].registration.is_some();
+                    facts.push(Fact::Registration { broker: id(*broker), registered });
+                }
                 facts.push(Fact::Partitions(partitions(state)));
             }
             None => facts.push(Fact::Blind { why: "no broker answers".to_owned() }),

@@ -69,6 +69,21 @@ fn a_dead_host_among_healthy_ones_is_recovered() {
 }
 
 #[test]
+fn a_broker_that_lost_its_registration_is_started_again() {
+    let lost = |at| Timed { at, lasts: 0, what: Fault::Unregistered(0) };
+    let dies = Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) };
+    for seed in 0..10 {
+        for events in [vec![lost(10_000)], vec![dies.clone(), lost(60_000)]] {
+            let scenario = Scenario { events, approve: false, home_agents: true, ..generate::scenario(seed) };
+            let report = run(&scenario, true);
+            assert_eq!(report.violation, None, "{scenario}\n{}", report.transcript.join("\n"));
+            let killed = report.transcript.iter().filter(|line| line.contains("is killed on host")).count();
+            assert_eq!((report.ends.first(), killed), (Some(&End::Recovered), 1), "{scenario}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_done_where_nothing_is_wrong() {
     for seed in 0..10 {
         let scenario = Scenario { events: Vec::new(), ..generate::scenario(seed) };

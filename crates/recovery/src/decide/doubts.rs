@@ -74,7 +74,7 @@ impl Case<'_> {
     }
 
     /// A blind agent does nothing.
-    fn blindness(&self) -> Vec<HoldReason> {
+    pub(super) fn blindness(&self) -> Vec<HoldReason> {
         let mut reasons = Vec::new();
         let (answering, others) = self.seen.others_answering(self.broker);
         // With no other broker to look at, only the controllers can say that we are not the one cut off.
@@ -146,7 +146,7 @@ impl Case<'_> {
     }
 
     /// Another broker that is well on a host that would be fenced: the owner's, or a silent claimant's.
-    fn carries(&self) -> Option<HoldReason> {
+    pub(super) fn carries(&self) -> Option<HoldReason> {
         let fenced = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
         let others = || self.seen.brokers.keys().filter(|b| **b != self.broker);
         let well =
@@ -222,7 +222,7 @@ impl Case<'_> {
         })
     }
 
-    fn mode(&self) -> Option<HoldReason> {
+    pub(super) fn mode(&self) -> Option<HoldReason> {
         let approved = || {
             let LedgerStanding { epoch, state, .. } = self.standing?;
             let approval = |epoch| self.orders()?.approval(self.broker, epoch, self.seen.now.wall);

@@ -71,7 +71,7 @@ impl Case<'_> {
     }
 
     /// How often the owner has started the broker again lately.
-    fn restarts(&self) -> usize {
+    pub(super) fn restarts(&self) -> usize {
         let Some(standing) = self.standing else { return 0 };
         let window = self.policy.restart_window;
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);

@@ -6,6 +6,7 @@
 mod doubts;
 mod home;
 mod standbys;
+mod unregistered;
 
 use std::time::Duration;
 
@@ -118,9 +119,7 @@ impl Case<'_> {
         };
         if probe.outcome == ProbeOutcome::Answered {
             return match self.here.listed {
-                Some(false) => {
-                    Decision::Suspect { clue: "it answers, but the controller has fenced it".into() }
-                }
+                Some(false) => self.unlisted(probe),
                 _ => Decision::Healthy,
             };
         }
@@ -213,6 +212,7 @@ impl Case<'_> {
             writers: standing.writers.clone(),
             fault_at: self.seen.now.wall_at(fault(self.here).unwrap_or(self.seen.now.mono)),
             because: sentences(self.broker, self.seen),
+            unregistered: false,
         }
     }
 }
@@ -266,6 +266,9 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
         Some(false) => "the broker list: does not have it".to_owned(),
         None => "the broker list: not read lately".to_owned(),
     });
+    said.extend(here.unregistered.map(|lasting| {
+        format!("other brokers: the controller has no registration of it, for {}", human(lasting))
+    }));
     let (answering, others) = seen.others_answering(broker);
     said.push(format!("{answering} of {others} other brokers answer us"));
     said.extend(here.volumes.and_then(counted));

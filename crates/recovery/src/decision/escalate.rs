@@ -34,6 +34,11 @@ pub enum EscalateReason {
         /// What is wrong with it.
         symptom: String,
     },
+    /// The broker runs on this host and serves, and the controller has no registration of it.
+    Unregistered {
+        /// Why it is not started again by itself.
+        why: String,
+    },
 }
 
 impl EscalateReason {
@@ -44,6 +49,7 @@ impl EscalateReason {
             Self::Stuck { .. } => "stuck",
             Self::AbandonedByAll { .. } => "abandoned_by_all",
             Self::DownHere { .. } => "down_here",
+            Self::Unregistered { .. } => "unregistered",
         }
     }
 }
@@ -64,6 +70,11 @@ impl fmt::Display for EscalateReason {
                 )
             }
             Self::DownHere { symptom } => write!(f, "the broker is owned by this host and {symptom}"),
+            Self::Unregistered { why } => write!(
+                f,
+                "the broker serves without a registration, so that no partition can have it in sync, and only `kill -9` and a \
+                 start heal that: {why}"
+            ),
         }
     }
 }

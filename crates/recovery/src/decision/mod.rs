@@ -80,6 +80,9 @@ pub struct Takeover {
     pub fault_at: Timestamp,
     /// The evidence, as sentences.
     pub because: Vec<String>,
+    /// Its process runs on the host that takes over, without a registration: it is killed first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unregistered: bool,
 }
 
 impl Decision {

@@ -34,6 +34,14 @@ pub enum Fact {
         /// The brokers, and where they are reached.
         brokers: BTreeMap<BrokerId, Endpoint>,
     },
+    /// Whether a broker that is not in the list is registered all the same, fenced, as other brokers tell it. Said only
+    /// where these tell one from the other.
+    Registration {
+        /// The broker.
+        broker: BrokerId,
+        /// Whether the controller has a registration of it.
+        registered: bool,
+    },
     /// Replicas and ISR of every partition.
     Partitions(Arc<PartitionView>),
     /// When each broker last fetched the metadata log, as the active controller tells it.

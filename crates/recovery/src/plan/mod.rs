@@ -136,7 +136,10 @@ pub fn plan(
         _ => prepare.steps.push(render),
     }
     stages.push(prepare);
-    let unregister = unregister(broker, topology, seen);
+    let unregister = match takeover.unregistered {
+        true => Unregister::Wait { why: "there is none: it was removed while the broker lived".to_owned() },
+        false => unregister(broker, topology, seen),
+    };
     stages.extend([
         Stage {
             phase: Phase::Verify,
@@ -180,9 +183,11 @@ fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanErr
     let fences = others.iter().map(|host| Step::Fence { host: (*host).clone(), ladder: ladder(host) });
     let proofs = others.iter().map(|host| Step::Prove { host: (*host).clone(), ladder: ladder(host) });
     let here = writers.contains(to).then_some(Step::ProveStopped { broker });
+    let ends = takeover.unregistered.then_some(Step::EndUnregistered { broker });
+    let first: Vec<Step> = fences.chain(ends).collect();
     let mut stages = Vec::new();
-    if !others.is_empty() {
-        stages.push(Stage { phase: Phase::Fence, steps: fences.collect() });
+    if !first.is_empty() {
+        stages.push(Stage { phase: Phase::Fence, steps: first });
     }
     stages.push(Stage { phase: Phase::Prove, steps: proofs.chain(here).collect() });
     Ok(stages)

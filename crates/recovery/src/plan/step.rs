@@ -42,6 +42,11 @@ pub enum Step {
         /// The drivers, in order.
         ladder: Vec<String>,
     },
+    /// Kill the broker's Kafka on this host, which serves without a registration, if it still does.
+    EndUnregistered {
+        /// The broker.
+        broker: BrokerId,
+    },
     /// This host owns the broker already: prove that no Kafka of it runs here.
     ProveStopped {
         /// The broker.
@@ -143,6 +148,7 @@ impl Step {
         match self {
             Self::Fence { .. } => "fence",
             Self::Prove { .. } => "prove",
+            Self::EndUnregistered { .. } => "end_unregistered",
             Self::ProveStopped { .. } => "prove_stopped",
             Self::AwaitRelease { .. } => "await_release",
             Self::MoveAddress { .. } => "move_address",
@@ -165,7 +171,7 @@ impl Step {
             // Without a proof nothing may start, and only a person can provide one.
             Self::Fence { .. } | Self::Prove { .. } => OnFailure::Stuck,
             // A Kafka may run here, and another standby can fence this host.
-            Self::ProveStopped { .. } => OnFailure::Abandon,
+            Self::EndUnregistered { .. } | Self::ProveStopped { .. } => OnFailure::Abandon,
             // Without the release the broker simply stays where it is: its owner starts it again if it had
             // stopped it already.
             Self::AwaitRelease { .. }
@@ -225,6 +231,9 @@ impl fmt::Display for Step {
             Self::Fence { host, ladder } => write!(f, "fence {host} by {}", ladder.join(", then ")),
             Self::Prove { host, ladder } => {
                 write!(f, "prove by {} that {host} cannot write", ladder.join(" or "))
+            }
+            Self::EndUnregistered { broker } => {
+                write!(f, "kill the Kafka of broker {broker} on this host, which has no registration")
             }
             Self::ProveStopped { broker } => {
                 write!(f, "prove that no Kafka of broker {broker} runs on this host")

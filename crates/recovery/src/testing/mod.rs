@@ -65,6 +65,10 @@ pub struct Truth {
     pub address_here: bool,
     /// Whether the standby has the storage.
     pub storage_here: bool,
+    /// The new incarnation has lost its registration, and serves on.
+    pub registration_lost: bool,
+    /// How often Kafka was killed.
+    pub kills: usize,
     /// When the registration was removed.
     pub unregistered_at: Option<Moment>,
     /// Whether the agent is cut off from the cluster.
@@ -226,13 +230,15 @@ impl Truth {
         let gone = self.gone_at().is_some_and(|at| now >= at);
         let unfenced = self.unfenced_at().is_some_and(|at| now >= at);
         let caught_up = self.unfenced_at().is_some_and(|at| now.0 >= at.0 + CATCH_UP);
+        let lost = self.registration_lost;
         let in_isr = match (gone, unfenced, caught_up) {
+            _ if lost => 0,
             (false, ..) | (_, _, true) => PARTITIONS,
             (true, true, false) => PARTITIONS / 2,
             (true, false, _) => 0,
         };
         crate::ports::Standing {
-            listed: !gone || unfenced,
+            listed: !lost && (!gone || unfenced),
             replicas: PARTITIONS,
             in_isr,
             leads: 0,
@@ -242,7 +248,9 @@ impl Truth {
         }
     }
 
-    pub(crate) fn answers(&self, now: Moment) -> bool {
+    /// Whether its listener answers.
+    #[must_use]
+    pub fn answers(&self, now: Moment) -> bool {
         self.died_at.is_none() || self.unfenced_at().is_some_and(|at| now >= at)
     }
 }

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 
 use super::{BROKER, World};
 use crate::model::{
-    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, PartitionView, ProbeOutcome, QuorumView, Replication,
+    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PartitionView, ProbeOutcome,
+    QuorumView, Replication,
 };
 use crate::ports::{
     Address, BrokerHost, Clock, Cluster, Fence, HealthSignal, Note, ProcessState, Proof, Standing, StepError,
@@ -148,6 +149,7 @@ impl BrokerHost for World {
             truth.started_at = Some(now);
             truth.started_epoch = epoch;
             truth.exited = false;
+            truth.registration_lost = false;
             truth.starts += 1;
         }
         Ok(Note::new("runs"))
@@ -166,6 +168,18 @@ impl BrokerHost for World {
     async fn stop(&self, _broker: BrokerId, _limit: Duration) -> Result<Note, StepError> {
         self.truth().started_at = None;
         Ok(Note::new("stopped"))
+    }
+
+    async fn kill(&self, _broker: BrokerId, pid: i32, _limit: Duration) -> Result<Note, StepError> {
+        self.fault("kill")?;
+        let mut truth = self.truth();
+        let runs = truth.started_at.is_some() && !truth.exited;
+        if !(pid == 1 && runs && truth.registration_lost) {
+            truth.violations.push("a Kafka was killed that does not serve without a registration".to_owned());
+        }
+        truth.kills += 1;
+        truth.exited = true;
+        Ok(Note::new("killed"))
     }
 
     async fn prove_stopped(&self, _broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
@@ -192,6 +206,12 @@ impl Cluster for World {
         let now = self.now().mono;
         let truth = self.truth();
         if truth.cut_off { Err(refused("ask", "cut off")) } else { Ok(truth.standing(now)) }
+    }
+
+    async fn registered(&self, _broker: BrokerId) -> Result<bool, StepError> {
+        self.fault("registered")?;
+        let truth = self.truth();
+        if truth.cut_off { Err(refused("ask", "cut off")) } else { Ok(!truth.registration_lost) }
     }
 
     async fn partitions(&self) -> Result<PartitionView, StepError> {
@@ -271,6 +291,13 @@ impl HealthSignal for World {
         let listed = (1..=3).map(BrokerId).filter(|b| *b != BROKER || standing.listed);
         let endpoint = |b: BrokerId| Endpoint { host: format!("10.0.0.{b}"), port: 9092 };
         said.push(say(Fact::Listed { brokers: listed.map(|b| (b, endpoint(b))).collect() }));
+        if truth.registration_lost {
+            said.push(say(Fact::Registration { broker: BROKER, registered: false }));
+        }
+        if truth.started_at.is_some() {
+            let process = if truth.exited { LocalProcess::Exited } else { LocalProcess::Running };
+            said.push(say(Fact::Local { broker: BROKER, process }));
+        }
         said.push(say(Fact::Partitions(Arc::new(partitions()))));
         let silence = truth.died_at.filter(|_| !truth.answers(at)).map_or(Duration::ZERO, |d| at.since(d));
         let silence = BTreeMap::from([(BROKER, silence), (BrokerId(2), Duration::ZERO)]);

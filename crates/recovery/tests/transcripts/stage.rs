@@ -26,6 +26,8 @@ struct Look {
     /// Since when the controller has heard nothing.
     unheard_since: Option<Duration>,
     listed: bool,
+    /// What other brokers say of a registration, once it is not listed.
+    registered: Option<bool>,
     local: Option<LocalProcess>,
     stalled: bool,
     /// What each peer's own probe says.
@@ -63,6 +65,7 @@ impl Default for Stage {
             probe: ProbeOutcome::Answered,
             unheard_since: None,
             listed: true,
+            registered: None,
             local: None,
             stalled: false,
             peers: BTreeMap::new(),
@@ -127,7 +130,10 @@ impl Stage {
             "starts" => (look.probe, look.unheard_since) = (ProbeOutcome::Refused, None),
             "answers" => (look.probe, look.unheard_since, look.listed) = (ProbeOutcome::Answered, None, true),
             "leaves" => look.listed = false,
-            "lists" => look.listed = true,
+            "lists" => (look.listed, look.registered) = (true, None),
+            "unregistered" => (look.listed, look.registered) = (false, Some(false)),
+            "fenced" => (look.listed, look.registered) = (false, Some(true)),
+            "untold" => look.registered = None,
             "absent" => look.local = Some(LocalProcess::Absent),
             "stalls" => look.stalled = true,
             "heals" => look.stalled = false,
@@ -304,6 +310,8 @@ impl Stage {
             let broker = *broker;
             facts.push(Fact::Probe { broker, outcome: look.probe.clone() });
             facts.extend(look.local.map(|process| Fact::Local { broker, process }));
+            let told = look.registered.filter(|_| self.metadata_up);
+            facts.extend(told.map(|registered| Fact::Registration { broker, registered }));
             let outcome = if look.stalled { CanaryOutcome::Stalled } else { CanaryOutcome::Wrote };
             let canary = format!("/mnt/{broker}");
             facts.push(Fact::Storage { canary, brokers: BTreeSet::from([broker]), outcome });

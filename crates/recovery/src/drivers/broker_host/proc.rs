@@ -80,7 +80,16 @@ pub(super) fn is_alive(id: ProcessId) -> Result<bool, Problem> {
 
 /// Sends SIGTERM to this very process. Returns whether it was there.
 pub(super) fn terminate(id: ProcessId) -> Result<bool, Problem> {
-    let what = || format!("sending SIGTERM to process {}", id.pid);
+    send(id, Signal::TERM, "SIGTERM")
+}
+
+/// Sends SIGKILL to this very process. Returns whether it was there.
+pub(super) fn kill(id: ProcessId) -> Result<bool, Problem> {
+    send(id, Signal::KILL, "SIGKILL")
+}
+
+fn send(id: ProcessId, signal: Signal, name: &str) -> Result<bool, Problem> {
+    let what = || format!("sending {name} to process {}", id.pid);
     let Some(pid) = Pid::from_raw(id.pid) else { return Ok(false) };
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(handle) => handle,
@@ -91,7 +100,7 @@ pub(super) fn terminate(id: ProcessId) -> Result<bool, Problem> {
     if !is_alive(id)? {
         return Ok(false);
     }
-    match pidfd_send_signal(handle, Signal::TERM) {
+    match pidfd_send_signal(handle, signal) {
         Ok(()) => Ok(true),
         Err(Errno::SRCH) => Ok(false),
         Err(error) => Err(Problem::io(what())(error)),

@@ -16,6 +16,7 @@ use kafka_protocol::messages::UnregisterBrokerRequest;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
+use super::registration::{self, Told};
 use crate::drivers::clock::SystemClock;
 use crate::kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
 use crate::model::{BrokerId, Endpoint, PartitionView, Replication, human};
@@ -48,8 +49,8 @@ pub struct ClusterConfig {
     #[schemars(with = "Vec<String>")]
     pub bootstrap: Vec<Endpoint>,
     /// The KRaft controllers' own listeners, as `node-id@host:port`. With them a dead broker's registration is
-    /// removed as soon as the fence is proven; without them a takeover waits for its session to expire. Leave
-    /// empty with ZooKeeper.
+    /// removed as soon as the fence is proven; without them a takeover waits for its session to expire. Before Kafka 4.0
+    /// only they tell a broker that lost its registration from one that is fenced. Leave empty with ZooKeeper.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub controllers: Vec<Controller>,
@@ -343,6 +344,21 @@ impl Cluster for KafkaCluster {
         let action = || "read the partitions".to_owned();
         let (_, _, seen) = self.via(None, Topics::All, action).await?;
         Ok(seen.partitions)
+    }
+
+    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
+        let action = || format!("see whether broker {broker} is registered");
+        let (_, _, seen) = self.via(Some(broker), Topics::None, action).await?;
+        let why = match registration::ask(broker, &seen.brokers, &self.config.controllers).await {
+            Told::Registered => return Ok(true),
+            Told::Unregistered => return Ok(false),
+            Told::Untold => {
+                "brokers before 4.0 do not tell that from one that is fenced (name cluster.controllers)"
+                    .to_owned()
+            }
+            Told::Unknown { why } => why,
+        };
+        Err(StepError::Failed { driver: DRIVER, action: action(), source: why.into() })
     }
 
     async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {

@@ -1,3 +1,4 @@
 //! `cluster` drivers: what only the cluster itself can say or do.
 
 pub mod kafka;
+pub mod registration;

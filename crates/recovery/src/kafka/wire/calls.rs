@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::describe_quorum_request::{
     PartitionData as AskedPartition, TopicData as AskedTopic,
 };
 use kafka_protocol::messages::describe_quorum_response::PartitionData;
 use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
+use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{MetadataResponse, MetadataResponsePartition};
 use kafka_protocol::messages::{
     ApiVersionsRequest, BrokerId as WireBrokerId, DescribeClusterRequest, DescribeQuorumRequest,
-    ElectLeadersRequest, MetadataRequest, TopicName, UnregisterBrokerRequest,
+    ElectLeadersRequest, IncrementalAlterConfigsRequest, MetadataRequest, TopicName, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Request, StrBytes, VersionRange};
 use tokio::time::Instant;
@@ -29,6 +31,9 @@ const FETCH_TIMES_SINCE: i16 = 1;
 const METADATA_TOPIC: &str = "__cluster_metadata";
 /// `ElectLeaders`: the preferred replica. The other kind, unclean, is never asked for by this agent.
 const PREFERRED: i8 = 0;
+
+/// The kind of configuration that belongs to one broker.
+const BROKER_CONFIG: i8 = 4;
 
 /// To read more than this takes longer than anything else on the same thread may have to wait: 200,000 partitions take
 /// a tenth of a second.
@@ -66,6 +71,8 @@ pub struct ClusterSeen {
     pub cluster_id: String,
     /// The registered brokers. Kafka before 4.0 tells only those that are not fenced.
     pub brokers: BTreeMap<BrokerId, Registration>,
+    /// Whether those that are fenced are among them.
+    pub with_fenced: bool,
 }
 
 /// How a broker is registered.
@@ -143,7 +150,7 @@ impl Connection {
         WireError::check(&self.at, DescribeClusterRequest::KEY, said.error_code, message)?;
         let registration = |fenced| if fenced { Registration::Fenced } else { Registration::Unfenced };
         let brokers = said.brokers.iter().map(|b| (BrokerId(b.broker_id.0), registration(b.is_fenced)));
-        Ok(ClusterSeen { cluster_id: said.cluster_id.to_string(), brokers: brokers.collect() })
+        Ok(ClusterSeen { cluster_id: said.cluster_id.to_string(), brokers: brokers.collect(), with_fenced })
     }
 
     /// The metadata log's leader and who fetches it, told by the active controller: a broker passes the
@@ -166,6 +173,28 @@ impl Connection {
         let partition = partition.ok_or_else(|| self.nonsense("a quorum without a partition"))?;
         WireError::check(&self.at, key, partition.error_code, partition.error_message.as_deref())?;
         Ok(partition)
+    }
+
+    /// Whether the active controller, asked directly, has a registration of `broker`, fenced or not: it refuses to check a change of
+    /// a broker's configuration for one that has none. The change is empty, and only checked. A controller that is the
+    /// broker as well is known in any case.
+    ///
+    /// # Errors
+    /// See [`WireError`]; also if another controller is the active one.
+    pub async fn knows_broker(&mut self, broker: BrokerId, limit: Duration) -> Result<bool, WireError> {
+        let key = IncrementalAlterConfigsRequest::KEY;
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(BROKER_CONFIG)
+            .with_resource_name(StrBytes::from_string(broker.to_string()));
+        let request =
+            IncrementalAlterConfigsRequest::default().with_resources(vec![resource]).with_validate_only(true);
+        let said = self.request(&request, limit).await?;
+        let Some(said) = said.responses.first() else { return Err(self.nonsense("no answer on the broker")) };
+        if said.error_code == ResponseError::BrokerIdNotRegistered.code() {
+            return Ok(false);
+        }
+        WireError::check(&self.at, key, said.error_code, said.error_message.as_deref())?;
+        Ok(true)
     }
 
     /// Removes a broker's registration. Only the active controller, asked directly, gives an answer that
@@ -215,7 +244,6 @@ impl Connection {
 }
 
 fn election_failure(code: i16, message: Option<&str>) -> Option<String> {
-    use kafka_protocol::error::ResponseError;
     match ResponseError::try_from_code(code)? {
         // It leads already.
         ResponseError::ElectionNotNeeded => None,

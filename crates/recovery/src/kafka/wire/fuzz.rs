@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
     ApiVersionsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
-    DescribeQuorumRequest, ElectLeadersRequest, MetadataRequest, UnregisterBrokerRequest,
+    DescribeQuorumRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest, MetadataRequest,
+    UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
 
@@ -17,7 +18,7 @@ use super::{Asked, Broken, FLEXIBLE_HEADER, MAX_RESPONSE_BYTES, calls, decode, n
 pub(crate) fn answer(bytes: &[u8]) {
     let [kind, version, frame @ ..] = bytes else { return };
     let frame = Bytes::copy_from_slice(frame);
-    match kind % 8 {
+    match kind % 9 {
         0 => drop(read::<ApiVersionsRequest>(frame, *version)),
         1 => {
             if let Some(said) = read::<MetadataRequest>(frame, *version) {
@@ -30,6 +31,7 @@ pub(crate) fn answer(bytes: &[u8]) {
         4 => drop(read::<ElectLeadersRequest>(frame, *version)),
         5 => drop(read::<DescribeLogDirsRequest>(frame, *version)),
         6 => drop(read::<DescribeConfigsRequest>(frame, *version)),
+        8 => drop(read::<IncrementalAlterConfigsRequest>(frame, *version)),
         _ => drop(read::<UnregisterBrokerRequest>(frame, *version)),
     }
 }

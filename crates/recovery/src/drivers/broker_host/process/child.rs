@@ -261,6 +261,42 @@ impl Inner {
         })
     }
 
+    /// Kills the process `pid` of the broker, and what it started. Of any other process nothing is touched.
+    pub(super) fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, Problem> {
+        let site = self.common.site(broker);
+        site.create()?;
+        // Nothing else is started as this broker while this is held.
+        let _lock = site.lock_start(PATIENCE)?;
+        let epoch = match self.find(broker, &site)? {
+            Found::Running(Running { id, epoch }) if id.pid == pid => epoch,
+            Found::Running(Running { id, .. }) => {
+                let why = format!("pid {pid} was meant, and the broker runs as pid {}", id.pid);
+                return Err(Problem::Refused(why));
+            }
+            Found::Hidden => return Err(hidden(broker, &site)),
+            Found::Nothing => return Ok(Note::new(format!("pid {pid} has ended already"))),
+        };
+        let begun = Instant::now();
+        loop {
+            let running = match self.find(broker, &site)? {
+                Found::Nothing => break,
+                Found::Running(running) if running.epoch == epoch => Some(running.id),
+                Found::Running(_) | Found::Hidden => None,
+            };
+            // A wrapper ends before the Kafka it started, which is then found in turn.
+            running.map(proc::kill).transpose()?;
+            if begun.elapsed() >= limit {
+                let left = running.map_or_else(
+                    || format!("a process still holds {}", site.alive_path().display()),
+                    |id| format!("pid {} was sent SIGKILL and still runs: its storage may hang", id.pid),
+                );
+                return Err(Problem::Unconfirmed { what: left, limit });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(Note::new(format!("Kafka was killed, pid {pid}")).with("pid", pid))
+    }
+
     pub(super) fn prove_stopped(&self, broker: BrokerId, ours: Epoch) -> Result<Proof, Problem> {
         let site = self.common.site(broker);
         site.create()?;

@@ -1,6 +1,6 @@
 //! `process`: runs Kafka as a process of its own session that outlives the agent.
 //!
-//! Deliberately absent: any signal but SIGTERM, any write to a log dir before it has been found to be the
+//! Deliberately absent: any signal but SIGTERM, except to a Kafka that serves without a registration; any write to a log dir before it has been found to be the
 //! broker's, and any way to start a second Kafka while one of the same broker may live here.
 
 mod check;
@@ -198,6 +198,11 @@ impl BrokerHost for Process {
         let left = limit.saturating_sub(begun.elapsed());
         self.run(action, within, move |inner| inner.await_end(broker, others, left)).await?;
         Ok(said)
+    }
+
+    async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("kill Kafka of broker {broker}");
+        self.run(action, limit + self.timeout, move |inner| inner.kill(broker, pid, limit)).await
     }
 
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {

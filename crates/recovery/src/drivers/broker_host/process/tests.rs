@@ -616,3 +616,26 @@ fn the_section_is_read_and_unknown_keys_are_refused() {
     assert_eq!((config.timeout, config.user.as_deref()), (Duration::from_secs(3), Some("kafka")));
     assert!(section(r#", "comand": []"#).unwrap_err().to_string().contains("comand"));
 }
+
+#[tokio::test]
+async fn what_has_no_registration_is_killed_with_what_it_started() {
+    let bed = bed("trap '' TERM; sleep 1000 & echo ready; wait");
+    let driver = bed.driver();
+    let pid = pid(&started(&driver, 1).await.unwrap());
+    until("output", async || (!bed.output().is_empty()).then_some(())).await;
+    says(&driver.stop(BROKER, Duration::from_secs(1)).await.unwrap_err(), "unconfirmed", "it is not killed");
+    // Another process than the one that was seen is not touched.
+    says(&driver.kill(BROKER, pid + 1, LONG).await.unwrap_err(), "refused", "was meant");
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Running { pid });
+
+    let note = driver.kill(BROKER, pid, LONG).await.unwrap();
+    assert!(note.text.contains("was killed"), "{note:?}");
+    let _stopped = driver.prove_stopped(BROKER, Epoch(1)).await.unwrap();
+    assert!(matches!(driver.state(BROKER).await.unwrap(), ProcessState::Exited { .. }));
+    let note = driver.kill(BROKER, pid, LONG).await.unwrap();
+    assert!(note.text.contains("has ended already"), "{note:?}");
+    // The same epoch may start it again.
+    started(&driver, 1).await.unwrap();
+    driver.stop(BROKER, Duration::from_secs(1)).await.unwrap_err();
+    driver.kill(BROKER, self::pid(&started(&driver, 1).await.unwrap()), LONG).await.unwrap();
+}

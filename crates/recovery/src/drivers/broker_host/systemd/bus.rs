@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use rustix::process::Signal;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use zbus::fdo::PropertiesProxy;
@@ -45,6 +46,8 @@ trait Manager {
     async fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     /// Forgets that the unit failed, and how often it was started.
     async fn reset_failed_unit(&self, name: &str) -> zbus::Result<()>;
+    /// Sends a signal to processes of the unit.
+    async fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
     /// `daemon-reload`; answers once it is done.
     async fn reload(&self) -> zbus::Result<()>;
     /// Every process in the unit's control group: where, number, command line.
@@ -161,6 +164,16 @@ impl Bus {
             async move { manager.reset_failed_unit(&name).await }
         };
         self.ask(&format!("forget that {unit} failed"), limit, reset).await
+    }
+
+    /// Sends SIGKILL to everything in the unit's control group. That it ended has to be looked at.
+    pub(super) async fn kill(&self, unit: &str, limit: Duration) -> Result<(), Problem> {
+        let name = unit.to_owned();
+        let kill = move |manager: ManagerProxy<'static>| {
+            let name = name.clone();
+            async move { manager.kill_unit(&name, "all", Signal::KILL.as_raw()).await }
+        };
+        self.ask(&format!("kill {unit}"), limit, kill).await
     }
 
     /// The processes in the unit's control group, in words.

@@ -1,7 +1,7 @@
 //! `systemd`: runs Kafka as a unit of systemd, asked for over D-Bus.
 //!
 //! What counts is what systemd says of a job's end and of the unit, and what `/proc` shows: never the exit code of a
-//! command. Deliberately absent: any signal of our own, and any start that goes against a stop that somebody else has
+//! command. Deliberately absent: any signal of our own, except to a Kafka that serves without a registration, and any start that goes against a stop that somebody else has
 //! ordered.
 
 mod act;
@@ -9,6 +9,7 @@ mod bus;
 mod check;
 pub(super) mod class_data;
 mod drop_in;
+mod kill;
 mod unit;
 
 #[cfg(test)]
@@ -190,6 +191,11 @@ impl BrokerHost for Systemd {
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
         let action = format!("stop Kafka of broker {broker}");
         self.stop_unit(broker, limit).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("kill Kafka of broker {broker}");
+        self.kill_unit(broker, pid, limit).await.map_err(|problem| problem.into_step(DRIVER, &action))
     }
 
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {

@@ -524,3 +524,22 @@ async fn the_unit_is_told_of_an_archive_that_fits_behind_whatever_it_says_itself
     assert!(!fs::read_to_string(bed.drop_in()).unwrap().contains("JDK_JAVA_OPTIONS"));
     driver.stop(BROKER, LONG).await.unwrap();
 }
+
+#[tokio::test]
+async fn what_has_no_registration_is_killed_and_can_be_started_again() {
+    let bed = bed().await;
+    let driver = bed.driver();
+    let note = started(&driver, 1).await.unwrap();
+    let pid: i32 = note.details["pid"].parse().unwrap();
+    bed.fake.machine().on_stop = OnStop::Ignored;
+    says(&driver.kill(BROKER, pid + 1, LONG).await.unwrap_err(), "refused", "was meant");
+    assert!(is_running(&driver).await);
+    assert_eq!(bed.fake.machine().kills, 0);
+
+    let note = driver.kill(BROKER, pid, LONG).await.unwrap();
+    assert!(note.text.contains("killed"), "{note:?}");
+    assert_eq!(bed.fake.machine().kills, 1);
+    let _stopped = driver.prove_stopped(BROKER, Epoch(2)).await.unwrap();
+    started(&driver, 2).await.unwrap();
+    assert!(is_running(&driver).await);
+}

@@ -68,6 +68,7 @@ pub(super) struct Machine {
     pub(super) on_start: OnStart,
     pub(super) on_stop: OnStop,
     pub(super) starts: u32,
+    pub(super) kills: u32,
     pub(super) resets: u32,
     pub(super) reloads: u32,
 }
@@ -228,6 +229,15 @@ impl Manager {
         Ok(job_path(id))
     }
 
+    fn kill_unit(&self, name: &str, whom: &str, signal: i32) {
+        assert_eq!((name, whom, signal), (UNIT, "all", 9));
+        let mut machine = locked(&self.0);
+        machine.kills += 1;
+        assert_eq!(machine.active, "deactivating", "it would be started again");
+        machine.kill();
+        (machine.active, machine.sub, machine.result) = ("failed", "failed", "signal");
+    }
+
     fn reset_failed_unit(&self, name: &str) {
         assert_eq!(name, UNIT);
         let mut machine = locked(&self.0);
@@ -297,6 +307,7 @@ impl Fake {
             on_start: OnStart::Runs,
             on_stop: OnStop::Ends,
             starts: 0,
+            kills: 0,
             resets: 0,
             reloads: 0,
         };
