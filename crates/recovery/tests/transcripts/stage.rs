@@ -101,6 +101,7 @@ impl Stage {
             "metadata" => self.metadata_up = words.next() == Some("up"),
             "cut-off" => self.cut_off(),
             "standby" => self.standby(&mut words),
+            "agent-dies" => drop(self.candidates.remove(&host(words.next().expect("whose")))),
             "claimed" => self.claimed(&mut words),
             "silent" => drop(self.at_work.remove(&broker(&mut words))),
             "ended" => self.ended(&mut words),
