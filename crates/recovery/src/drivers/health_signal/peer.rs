@@ -3,6 +3,7 @@
 //! Each peer is a signal of its own with its own name, so that one that cannot be reached is told apart from the
 //! others, once when it goes and once when it is back.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -115,7 +116,8 @@ impl PeerError {
 
 impl Peer {
     /// The name of its host.
-    pub(crate) fn host(&self) -> &str {
+    #[must_use]
+    pub fn host(&self) -> &str {
         &self.host.0
     }
 
@@ -124,6 +126,15 @@ impl Peer {
         let page: ClientsPage = self.ask(clients::PATH).await?;
         self.speaks_for_itself(&page.host)?;
         Ok(page)
+    }
+
+    /// How many connections it tells of. For `check`; takeovers use what [`clients::follow`] keeps.
+    ///
+    /// # Errors
+    /// Why it does not tell, for people.
+    pub async fn tells_clients(&self) -> Result<usize, String> {
+        let page = self.clients().await.map_err(|error| chain(&error))?;
+        Ok(page.connections.values().flat_map(|of| of.values()).map(BTreeSet::len).sum())
     }
 
     fn speaks_for_itself(&self, said: &HostName) -> Result<(), PeerError> {
