@@ -1,14 +1,16 @@
 //! File system calls away from the caller's thread: a dead NFS server hangs a call for as long as it is
 //! dead, and nothing can interrupt it.
 //!
-//! The call runs on a plain thread of its own. A pool (`spawn_blocking`) would not do: hung calls would fill
-//! it, and the runtime waits for it when the agent shuts down.
+//! The call runs on a plain thread that has nothing else to do. The runtime's pool (`spawn_blocking`) would not do: hung
+//! calls would fill it, and the runtime waits for it when the agent shuts down. A thread whose call has returned waits a while
+//! for the next one, because the ledger is read all the time.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +21,14 @@ const MAX_HUNG: usize = 64;
 
 /// The calls whose caller gave up and which still hang, by name.
 static HUNG: Mutex<BTreeMap<String, Hung>> = Mutex::new(BTreeMap::new());
+
+/// How long a thread waits for its next call.
+const IDLE_FOR: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads that wait for a call.
+static IDLE: Mutex<Vec<(ThreadId, Sender<Job>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Hung {
@@ -99,9 +109,7 @@ pub async fn off_path<T: Send + 'static>(
             forget(&key);
         }
     };
-    thread::Builder::new()
-        .name("off-path".to_owned())
-        .spawn(run)
+    on_some_thread(Box::new(run))
         .map_err(|source| OffPathError::NoThread { what: what.to_owned(), source })?;
     let mut call = Call { what, begun, answer, answered: false };
     match tokio::time::timeout(limit, &mut call.answer).await {
@@ -112,6 +120,50 @@ pub async fn off_path<T: Send + 'static>(
         }
         Err(_) => Err(OffPathError::Hung { what: what.to_owned(), limit }),
     }
+}
+
+/// Has an idle thread do it, or else a new one.
+fn on_some_thread(mut job: Job) -> io::Result<()> {
+    let idle = || lock(&IDLE).pop();
+    while let Some((_, thread)) = idle() {
+        match thread.send(job) {
+            Ok(()) => return Ok(()),
+            Err(unsent) => job = unsent.0,
+        }
+    }
+    let (sender, jobs) = channel();
+    thread::Builder::new()
+        .name("off-path".to_owned())
+        .spawn(move || {
+            job();
+            work(&sender, &jobs);
+        })
+        .map(drop)
+}
+
+/// Does one job after the other until none comes for a while.
+fn work(sender: &Sender<Job>, jobs: &Receiver<Job>) {
+    let own = thread::current().id();
+    loop {
+        lock(&IDLE).push((own, sender.clone()));
+        let job = match jobs.recv_timeout(IDLE_FOR) {
+            Ok(job) => job,
+            Err(_) if leave(own) => return,
+            // Somebody has taken this thread up by now, and its job is on its way.
+            Err(_) => match jobs.recv() {
+                Ok(job) => job,
+                Err(_) => return,
+            },
+        };
+        job();
+    }
+}
+
+/// Whether this thread was among the idle ones. It no longer is.
+fn leave(own: ThreadId) -> bool {
+    let mut idle = lock(&IDLE);
+    let place = idle.iter().position(|(id, _)| *id == own);
+    place.map(|place| idle.swap_remove(place)).is_some()
 }
 
 /// A call under way. Dropped without an answer, it is counted as hung until its thread ends.
@@ -177,6 +229,17 @@ mod tests {
     #[tokio::test]
     async fn an_answer_comes_back() {
         assert_eq!(off_path("adding", LONG, || 1 + 1).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_is_done_takes_the_next_call() {
+        let (begun, mut threads) = (Instant::now(), std::collections::BTreeSet::new());
+        // It may take a moment until it waits for one.
+        while threads
+            .insert(off_path("asking", LONG, || format!("{:?}", thread::current().id())).await.unwrap())
+        {
+            assert!(begun.elapsed() < LONG, "each call had a thread of its own: {threads:?}");
+        }
     }
 
     #[tokio::test]
