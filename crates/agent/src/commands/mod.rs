@@ -92,7 +92,8 @@ fn probe(act: ProbeAct, dir: &Path, here: &HostName) -> anyhow::Result<Exit> {
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // However many cores the host has: one thread decides while the other waits for the world.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(command);
     // A thread that hangs on a dead mount must not keep the process.
     runtime.shutdown_background();

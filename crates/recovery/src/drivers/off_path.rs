@@ -218,7 +218,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::time::Instant;
 
     use super::*;
@@ -244,7 +243,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_hung_call_is_reported_refused_a_second_time_and_forgotten_when_it_returns() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let error = off_path("reading /dead", SHORT, move || gate.recv()).await.unwrap_err();
         assert!(matches!(&error, OffPathError::Hung { what, .. } if what == "reading /dead"), "{error}");
         assert!(error.to_string().contains("reading /dead did not return within 30ms"), "{error}");
@@ -264,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_future_counts_as_given_up() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let call = off_path("dropped", LONG, move || gate.recv());
         assert!(tokio::time::timeout(SHORT, call).await.is_err());
         let error = off_path("dropped", LONG, || ()).await.unwrap_err();
@@ -280,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_hung_call_does_not_hold_up_the_end_of_the_runtime() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let result = runtime.block_on(off_path("outliving the runtime", SHORT, move || gate.recv()));
         assert!(matches!(result, Err(OffPathError::Hung { .. })));

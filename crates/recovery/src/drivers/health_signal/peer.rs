@@ -9,11 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::drivers::clients::{self, ClientsPage};
 use crate::drivers::command::last_words;
+use crate::drivers::http::{GetError, get};
 use crate::model::{Endpoint, Evidence, Fact, HostName, PeerView};
 use crate::ports::{BoxError, Clock, HealthSignal, chain};
 
@@ -159,32 +156,12 @@ impl Peer {
     /// One request on a fresh connection: only that shows that the peer is there now.
     async fn exchange(&self, path: &str) -> Result<(StatusCode, Bytes), PeerError> {
         let at = || self.at.clone();
-        let broken = |source: BoxError| PeerError::Broken { at: at(), source };
         let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await;
         let stream = stream.map_err(|source| PeerError::Unreachable { at: at(), source })?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(e.into()))?;
-        let request = Request::get(path).header(HOST, self.at.to_string()).header(CONNECTION, "close");
-        let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(e.into()))?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|e| broken(e.into()))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-            match body {
-                Ok(body) => Ok((status, body.to_bytes())),
-                Err(error) if error.is::<LengthLimitError>() => Err(PeerError::TooLong { at: at() }),
-                Err(error) => Err(broken(error)),
-            }
-        };
-        // The connection is driven here and not by a task, so that nothing of it outlives the deadline.
-        let mut connection = std::pin::pin!(connection);
-        let mut answer = std::pin::pin!(answer);
-        tokio::select! {
-            biased;
-            answer = &mut answer => answer,
-            // Whatever ended the connection is told by the answer.
-            _ = &mut connection => answer.await,
-        }
+        get(stream, &self.at.to_string(), path, MAX_BYTES).await.map_err(|error| match error {
+            GetError::TooLong => PeerError::TooLong { at: at() },
+            GetError::Broken(source) => PeerError::Broken { at: at(), source },
+        })
     }
 }
 
