@@ -37,6 +37,7 @@ mod process;
 mod sandbox;
 pub mod scenario;
 mod shell;
+mod silent;
 pub mod standby;
 mod switch;
 
@@ -48,4 +49,5 @@ pub use lab::Lab;
 pub use machine::LOG_DIRS;
 pub use process::Process;
 pub use sandbox::{performance, performance_within, story};
+pub use silent::SilentClient;
 pub use switch::{Mode, Outlet, PowerSwitch};

@@ -130,6 +130,12 @@ impl<'a> Scenario<'a> {
         let scenario =
             Self { lab, cluster, standby, agent, standbys, at_home, ontap, ledger, writer, group, log };
         scenario.flows(1000)?;
+        // Partitions are new. One that is slow to begin with would be taken for one that a fault stopped.
+        eventually("every partition to take records", PATIENCE, || {
+            let partitions = scenario.writer.partitions_acked();
+            ensure!(partitions == PARTITIONS.unsigned_abs() as usize, "{partitions} of {PARTITIONS}");
+            Ok(())
+        })?;
         Ok(scenario)
     }
 

@@ -1,18 +1,23 @@
 //! A person on the standby does it: `plan` shows, `failover` shows and does.
 
+use std::io::ErrorKind;
+
 use anyhow::ensure;
-use e2e::scenario::{PATIENCE, Scenario, Setup};
-use e2e::story;
+use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
+use e2e::{SilentClient, story};
 
 #[test]
 fn a_person_fails_a_broker_over() {
     story("a_person_fails_a_broker_over", |lab| {
-        let setup = Setup { mode: "observe", ..Setup::default() };
+        let setup = Setup { mode: "observe", at_home: &[VICTIM], peers: true, ..Setup::default() };
         let scenario = Scenario::begin(lab, &setup)?;
+        let silent = SilentClient::connect(scenario.cluster.broker(VICTIM)?.address())?;
+        scenario.start_agents()?;
+        silent.is_known_to(&scenario.agent)?;
 
         // The standby is ready, and says so of everything a takeover needs.
         let checked = scenario.cli(&["check"], 0)?.stdout;
-        for word in ["ledger", "fence of b1", "eth0", "java", "template", "cluster"] {
+        for word in ["peer b1: clients", "ledger", "fence of b1", "eth0", "java", "template", "cluster"] {
             ensure!(checked.to_lowercase().contains(word), "`check` does not mention {word}:\n{checked}");
         }
 
@@ -36,6 +41,9 @@ fn a_person_fails_a_broker_over() {
             );
             Ok(())
         })?;
+        // The daemon knew who was connected to the host that died, and the command asked it.
+        let (ended_by, _) = silent.ended()?;
+        ensure!(ended_by == ErrorKind::ConnectionReset, "the silent client was left to wait: {ended_by}");
         ensure!(scenario.kafkas()?.len() == 1, "Kafka outlives the command that started it");
         scenario.verdict()?;
         Ok(())

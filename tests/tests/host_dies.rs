@@ -1,15 +1,12 @@
 //! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by itself, and
 //! clients that can only wait learn of it: the agent that was on the host had told who is connected.
 
-use std::fs;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::thread::{self, JoinHandle};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
-use e2e::{eventually, story};
+use e2e::{SilentClient, story};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -22,13 +19,9 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
         let setup =
             Setup { at_home: &[1], peers: true, socket_timeout_ms: SOCKET_TIMEOUT_MS, ..Setup::default() };
         let mut scenario = Scenario::begin(lab, &setup)?;
-        let silent = wait_for_an_answer(scenario.cluster.broker(VICTIM)?.address())?;
+        let silent = SilentClient::connect(scenario.cluster.broker(VICTIM)?.address())?;
         scenario.start_agents()?;
-        eventually("the standby to know who is connected", PATIENCE, || {
-            let said = fs::read_to_string(scenario.agent.running()?.log())?;
-            ensure!(said.contains("a peer tells who is connected there"), "it has not been told yet");
-            Ok(())
-        })?;
+        silent.is_known_to(&scenario.agent)?;
         let victim = scenario.victim()?.clone();
         let mut struck = Instant::now();
         let rejoin = scenario.recovered_after(PATIENCE, || {
@@ -36,8 +29,7 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
             victim.power_off()
         })?;
         scenario.decided("healthy", PATIENCE)?;
-        let (moved, end) = (address_moved(&scenario)?, silent.join().map_err(|_| anyhow!("it panicked"))?);
-        let (ended_by, at) = end?;
+        let (moved, (ended_by, at)) = (address_moved(&scenario)?, silent.ended()?);
         let after = at.duration_since(moved).as_millis();
         lab.note(format!("the silent client: {ended_by}, {after} ms after the address was there"));
         ensure!(ended_by == ErrorKind::ConnectionReset && after < 5_000, "{ended_by}, {after} ms after");
@@ -76,19 +68,6 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
         ensure!(wait < patience, "a record waited for {wait:?}, as long as its producer does by itself");
         Ok(())
     });
-}
-
-/// A client that has sent the begin of a request, and reads: it has nothing more to send, so it would never
-/// learn that the other end is gone. How its read ends, and when.
-fn wait_for_an_answer(at: SocketAddr) -> Result<JoinHandle<Result<(ErrorKind, Timestamp)>>> {
-    let mut stream = TcpStream::connect(at)?;
-    // A hundred bytes are announced, and few come.
-    stream.write_all(&[0, 0, 0, 100, 0, 18, 0, 0])?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(thread::spawn(move || match stream.read(&mut [0]) {
-        Err(error) => Ok((error.kind(), Timestamp::now())),
-        Ok(read) => Err(anyhow!("{read} bytes of answer to half a request")),
-    }))
 }
 
 /// When the address was on the standby, by the journal.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use e2e::nfs::GuestAgent;
 use e2e::nfs::kafka::UNIT;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
@@ -25,6 +25,18 @@ fn runs_as_shipped(lab: &Lab, agent: &GuestAgent) -> Result<()> {
     Ok(())
 }
 
+/// The kernel's word that the takeover's Kafka works with the archive that its host had ready, and the agent's.
+fn started_warm(scenario: &NfsScenario<'_>, agent: &GuestAgent) -> Result<()> {
+    let running = kafkas(agent.guest())?;
+    let [kafka] = &running[..] else { bail!("{running:?} run") };
+    let archive = agent.guest().sh("ls /var/lib/understudy/class-data/kafka-*.jsa")?;
+    let (archive, maps) = (archive.trim(), agent.guest().read(&format!("/proc/{kafka}/maps"))?);
+    ensure!(!archive.is_empty() && maps.contains(archive), "Kafka has not mapped {archive:?}:\n{maps}");
+    let journal = scenario.journal()?;
+    ensure!(journal.contains(&format!("used: {archive}")), "the ledger does not say so:\n{journal}");
+    Ok(())
+}
+
 #[test]
 fn a_dead_machine_is_replaced_at_once_and_stays_out() {
     story("a_dead_machine_is_replaced_at_once_and_stays_out", |lab| {
@@ -42,6 +54,7 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         scenario.decided(agent, "healthy")?;
         scenario.ensure_runs_on(agent)?;
         agent.ensure_unit_of(1)?;
+        started_warm(&scenario, agent)?;
         ensure!(
             scenario.storage.owners("broker1") == ["standby-1"],
             "{:?}",

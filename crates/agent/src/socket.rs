@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,9 +16,10 @@ use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use jiff::Timestamp;
+use recovery::drivers::clients::{KnownClients, daemon};
 use recovery::model::BrokerId;
 use recovery::ports::chain;
 use rustix::fs::Mode;
@@ -89,13 +91,24 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 ///
 /// # Errors
 /// When the listener fails.
-pub(crate) async fn serve(listener: UnixListener, pages: Router, desk: Desk) -> std::io::Result<()> {
+pub(crate) async fn serve(
+    listener: UnixListener,
+    pages: Router,
+    clients: Arc<KnownClients>,
+    desk: Desk,
+) -> std::io::Result<()> {
+    let known = Router::new().route(daemon::PATH, get(known_clients)).with_state(clients);
     let orders = Router::new()
         .route("/v1/{order}", post(of_all))
         .route("/v1/brokers/{id}/{order}", post(of_one))
         .with_state(desk);
-    let service = pages.merge(orders).into_make_service_with_connect_info::<Peer>();
+    let service = pages.merge(known).merge(orders).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await
+}
+
+/// Who is connected to brokers on other hosts, as their agents told, for a takeover by hand.
+async fn known_clients(State(clients): State<Arc<KnownClients>>) -> Json<Vec<daemon::Told>> {
+    Json(clients.all())
 }
 
 /// What may be said of an order. All of it may be left out where it makes no difference.

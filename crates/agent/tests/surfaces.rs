@@ -167,6 +167,10 @@ async fn who_is_connected_is_told_to_peers_only() {
         let pages = tokio::spawn(serve);
         let (head, body) = get((here, port).into(), "/v1/clients").await;
         assert!(head.contains(status) && body.contains(said), "{head}\n{body}");
+        let url = format!("http://{}", std::net::SocketAddr::from((here, port)));
+        let told = PeerConfig { host: "standby-1".to_owned(), url }.build().unwrap().tells_clients().await;
+        assert_eq!(told.clone().ok(), (!readers.is_empty()).then_some(0), "{told:?}");
+        assert!(told.err().is_none_or(|why| why.contains(said)));
         // Whoever is on the host can see it anyway.
         assert!(get(([127, 0, 0, 1], port).into(), "/v1/clients").await.0.contains(" 200 "));
         pages.abort();

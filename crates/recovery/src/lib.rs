@@ -14,6 +14,7 @@ pub mod decision;
 pub mod drivers;
 pub mod event;
 pub mod execute;
+mod experience;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -167,6 +167,16 @@ impl Board {
         self.ledger = Some((at, reading));
     }
 
+    /// A peer's view without what it said of brokers before they stopped answering us: that an agent had an answer then is
+    /// no news, least of all if its host died with the broker's.
+    fn still_so(&self, mut view: PeerView, said: Moment) -> PeerView {
+        let failing = |id: &BrokerId| self.probes.get(id).and_then(|track| track.not_answering_since);
+        view.brokers.retain(|id, saw| {
+            saw.outcome != ProbeOutcome::Answered || failing(id).is_none_or(|since| said >= since)
+        });
+        view
+    }
+
     fn record_quorum(&mut self, at: Moment, view: QuorumView) {
         let same = self.quorum.as_ref().is_some_and(|(_, q)| q.leader_epoch == view.leader_epoch);
         if !same {
@@ -340,7 +350,7 @@ pub fn observe(
         .peers
         .iter()
         .filter(|(_, (at, _))| fresh(*at))
-        .map(|(host, (_, view))| (host.clone(), view.clone()))
+        .map(|(host, (at, view))| (host.clone(), board.still_so(view.clone(), *at)))
         .collect();
     let brokers = all.into_iter().map(|id| {
         let probe = board.probes.get(&id).filter(|t| fresh(t.at));

@@ -37,8 +37,12 @@ fn main() -> Result<()> {
 
 fn show(lab: &Lab, svg: &Path) -> Result<()> {
     lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
-    let scenario = Scenario::begin(lab, &Setup::default())?;
-    lab.note(format!("{} records are acknowledged (acks=all); the standby's agent starts", scenario.acked()));
+    // The agent at the broker's home tells the standby's which clients are connected.
+    let scenario = Scenario::begin(lab, &Setup { at_home: &[VICTIM], peers: true, ..Setup::default() })?;
+    lab.note(format!(
+        "{} records are acknowledged (acks=all); an agent starts on the standby and on the host of broker {VICTIM}",
+        scenario.acked()
+    ));
     scenario.start_agents()?;
     scenario.flows(1000)?;
     let victim = scenario.victim()?.clone();

@@ -1,5 +1,6 @@
 //! A producer that remembers.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -117,6 +118,13 @@ impl Writer {
     #[must_use]
     pub fn acked(&self) -> usize {
         self.producer.context().notes().acked.len()
+    }
+
+    /// How many partitions have had a record acknowledged so far.
+    #[must_use]
+    pub fn partitions_acked(&self) -> usize {
+        let notes = self.producer.context().notes();
+        notes.acked.iter().map(|record| record.partition).collect::<BTreeSet<i32>>().len()
     }
 
     /// How many records are with the client, not yet acknowledged.

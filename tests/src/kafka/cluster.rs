@@ -138,7 +138,7 @@ impl Cluster {
             formats.push((node, properties));
         }
         format_all(&kafka, &log4j, &formats)?;
-        let start_script = start_script(&spec.jvm);
+        let start_script = start_script(&kafka, &spec.jvm);
         for node in &brokers {
             if let Some(home) = spec.guests.get(&node.id) {
                 nfs::kafka::install_home(home, node, &start_script)?;

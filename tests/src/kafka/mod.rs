@@ -39,7 +39,7 @@ rootLogger.appenderRef.c.ref = C
 pub struct Kafka {
     java: PathBuf,
     libs: PathBuf,
-    class_path: String,
+    jars: Vec<PathBuf>,
     version: String,
 }
 
@@ -87,18 +87,18 @@ impl Kafka {
             format!("{HOME} is not set: run the stories through `cargo xtask test`, which fetches Kafka")
         })?;
         let libs = home.join("libs");
-        let mut jars: Vec<String> = fs::read_dir(&libs)
+        let mut jars: Vec<PathBuf> = fs::read_dir(&libs)
             .with_context(|| format!("{HOME}: cannot read {}", libs.display()))?
-            .filter_map(|entry| Some(entry.ok()?.path().to_str()?.to_owned()))
-            .filter(|path| path.ends_with(".jar"))
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "jar"))
             .collect();
         // A class-data archive only fits the class path it was made with: the order must not vary.
         jars.sort();
         let version = jars
             .iter()
-            .find_map(|jar| Path::new(jar).file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
+            .find_map(|jar| jar.file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
             .with_context(|| format!("{HOME}: no Kafka 4 in {}", libs.display()))?;
-        Ok(Self { java: java()?, version: format!("4{version}"), class_path: jars.join(":"), libs })
+        Ok(Self { java: java()?, version: format!("4{version}"), jars, libs })
     }
 
     /// Its version.
@@ -118,6 +118,17 @@ impl Kafka {
         self.libs.canonicalize().with_context(|| format!("there is no {}", self.libs.display()))
     }
 
+    /// Its jars, in the order of the class path.
+    pub(crate) fn jars(&self) -> &[PathBuf] {
+        &self.jars
+    }
+
+    /// The class path that has the jars in `libs`.
+    fn class_path(&self, libs: &Path) -> String {
+        let places = self.jars.iter().filter_map(|jar| Some(libs.join(jar.file_name()?)));
+        places.map(|place| place.display().to_string()).collect::<Vec<_>>().join(":")
+    }
+
     /// The command that runs `main` with `arguments`.
     pub(crate) fn command(&self, jvm: &Jvm, log4j: &Path, main: &str, arguments: &[&str]) -> Vec<String> {
         let mut command = vec![self.java.display().to_string()];
@@ -125,18 +136,19 @@ impl Kafka {
         let archive = env::var(CLASSES).ok().filter(|_| jvm.archived);
         command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={archive}")));
         command.push(format!("-Dlog4j2.configurationFile=file:{}", log4j.display()));
-        command.extend(["-cp", &self.class_path, main].map(str::to_owned));
+        command.extend(["-cp", &self.class_path(&self.libs), main].map(str::to_owned));
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         command
     }
 }
 
-/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`.
-pub(crate) fn start_script(jvm: &Jvm) -> String {
+/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`. Every jar is
+/// named, as in Kafka's own: a class-data archive fits no class path with a `*`.
+pub(crate) fn start_script(kafka: &Kafka, jvm: &Jvm) -> String {
     format!(
-        "#!/bin/sh\nexec java {} -Dlog4j2.configurationFile=file:/etc/kafka/log4j2.properties -cp '/opt/kafka/libs/*' \
-         kafka.Kafka \"$@\"\n",
-        jvm.flags.join(" ")
+        "#!/bin/sh\nexec java {} -Dlog4j2.configurationFile=file:/etc/kafka/log4j2.properties -cp {} kafka.Kafka \"$@\"\n",
+        jvm.flags.join(" "),
+        kafka.class_path(Path::new("/opt/kafka/libs"))
     )
 }
 

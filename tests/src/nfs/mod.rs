@@ -5,6 +5,7 @@
 //! that hang, servers that refuse. Guests and server are on the bridge of the [`Lab`](crate::Lab), beside its
 //! other hosts. It takes root: the server opens files by handle, and guests have their links by `/dev/net/tun`.
 
+mod classes;
 mod exec;
 mod guest;
 pub(crate) mod install;
@@ -51,6 +52,8 @@ struct Parts {
     linux: PathBuf,
     image: PathBuf,
     root: PathBuf,
+    /// Where all of this is.
+    bed: PathBuf,
 }
 
 impl NfsBed {
@@ -65,7 +68,8 @@ impl NfsBed {
                 "{BED} is not set: run the stories through `cargo xtask test --tier nfs`, which builds it"
             )
         })?;
-        let parts = Parts { linux: bed.join("linux"), image: bed.join("root.ext4"), root: bed.join("root") };
+        let parts =
+            Parts { linux: bed.join("linux"), image: bed.join("root.ext4"), root: bed.join("root"), bed };
         // A guest's memory is a file there, which must not outlive the story however that ends.
         shell::sh("mount -t tmpfs -o mode=1777,exec tmpfs /dev/shm")?;
         let mut see = vec![shell::build_dir()?];

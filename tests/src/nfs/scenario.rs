@@ -13,7 +13,7 @@ use toml::{Table, Value, toml};
 
 use super::install::ledger_of;
 use super::kafka::{LEDGER_EXPORT, mount_at_boot};
-use super::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
+use super::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer, classes};
 use crate::history::{History, WriteSpec, Writer};
 use crate::host::Output;
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
@@ -95,6 +95,7 @@ impl<'a> NfsScenario<'a> {
         let mut agents: Vec<GuestAgent> =
             others.iter().chain([home]).enumerate().map(install).collect::<Result<_>>()?;
         let home = agents.pop().context("no agent at home")?;
+        agents.iter().try_for_each(|agent| classes::make_ready(lab, &bed, agent, &cluster))?;
         cluster.create_topic(TOPIC, PARTITIONS, 3, 2)?;
         let writer = cluster.write(WriteSpec::steady(TOPIC, PARTITIONS, 300))?;
         let scenario = Self { lab, server, storage, cluster, home, standbys: agents, writer };
@@ -191,6 +192,20 @@ impl<'a> NfsScenario<'a> {
         let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let names: Vec<String> = names.collect::<Result<_>>()?;
         Ok(names.into_iter().filter(|name| name.starts_with("epoch-")).collect())
+    }
+
+    /// What the ledger has of the victim's newest epoch, as it is written there.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn journal(&self) -> Result<String> {
+        let newest = self
+            .epochs()?
+            .into_iter()
+            .max_by_key(|name| (name.len(), name.clone()))
+            .context("no epoch in the ledger")?;
+        let path = ledger_of(&self.server).join(format!("broker-{VICTIM}")).join(newest);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Runs an agent's command, keeps what it says with the artifacts, and expects its exit code.

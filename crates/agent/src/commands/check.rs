@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use recovery::drivers::broker_host::class_data::{ClassData, Look};
+use recovery::drivers::health_signal::peer::Peer;
 use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName, LogTail, human};
 use recovery::ports::{Fence, Note, StepError, chain};
 use serde::Serialize;
@@ -21,7 +22,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::output::print;
 use crate::telemetry::LogSink;
-use crate::world::World;
+use crate::world::{self, World};
 
 /// How long a controller may take to accept a connection, and a name to be resolved.
 const NETWORK_LIMIT: Duration = Duration::from_secs(3);
@@ -81,7 +82,7 @@ struct Report {
 }
 
 pub(super) async fn run(global: &Global, config: &Config) -> anyhow::Result<Exit> {
-    let world = Arc::new(World::build(config, Arc::new(LogSink))?);
+    let world = Arc::new(World::build(config, Arc::new(LogSink::default()))?);
     let report = Report { items: look(&world, config).await };
     print(&report, global.output)?;
     let failed = report.items.iter().any(|item| item.verdict == Verdict::Fail);
@@ -117,6 +118,9 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     }
     if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
         looks.add(nfs::client(world.clone()));
+    }
+    for peer in world::peers(config).unwrap_or_default() {
+        looks.add(tells_clients(peer));
     }
     looks.add(class_data(config.class_data()));
     for broker in world.topology.brokers.values() {
@@ -239,6 +243,18 @@ async fn counted(world: Arc<World>) -> Vec<Item> {
         }
     }
     items
+}
+
+/// Whether a peer tells who is connected to the brokers on its host. What it does not tell of waits for its own timeout.
+async fn tells_clients(peer: Peer) -> Vec<Item> {
+    let item = format!("peer {}: clients", peer.host());
+    vec![match peer.tells_clients().await {
+        Ok(connections) => Item::ok(item, format!("it tells of {connections} connections to brokers there")),
+        Err(why) => {
+            let remedy = "without its list, clients that wait for an answer of its host when that dies wait for their own timeouts";
+            Item::warn(item, why, remedy)
+        }
+    }]
 }
 
 fn listed(world: &World, listed: Vec<BrokerId>) -> Item {

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use recovery::drivers::clients::daemon;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Cause, Epoch, EpochState, HostName, Outcome, human};
 use recovery::plan::Phase;
-use recovery::ports::{EventSink, LedgerError};
+use recovery::ports::{EventSink, LedgerError, chain};
 use recovery::progress::phases;
 use recovery::takeover::{TakeoverError, resume, take_over};
 use serde::Serialize;
@@ -52,6 +53,9 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
             options.to, options.to
         );
         return Err(UsageError(why).into());
+    }
+    if let Err(error) = daemon::ask(&config.socket, &world.clients).await {
+        say(format!("{}; clients in silence will wait for their own timeouts", chain(&error)));
     }
     let mut proposal = propose(&world, options.broker).await?;
     show(&proposal, global.output)?;

@@ -92,7 +92,8 @@ fn probe(act: ProbeAct, dir: &Path, here: &HostName) -> anyhow::Result<Exit> {
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // However many cores the host has: one thread decides while the other waits for the world.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(command);
     // A thread that hangs on a dead mount must not keep the process.
     runtime.shutdown_background();
@@ -133,7 +134,7 @@ fn version(global: &Global) -> anyhow::Result<Exit> {
 
 /// `understudy plan`: what a takeover would do. Acts on nothing.
 async fn plan(global: &Global, broker: i32, config: &Config) -> anyhow::Result<Exit> {
-    let events: Arc<dyn EventSink> = Arc::new(LogSink);
+    let events: Arc<dyn EventSink> = Arc::new(LogSink::default());
     let proposal = propose(&World::build(config, events)?, broker).await?;
     output::print(&proposal, global.output)?;
     Ok(if proposal.objections.is_empty() { Exit::Done } else { Exit::Held })

@@ -84,7 +84,7 @@ struct Reading {
 
 /// Checks, asks, lifts, tells the others.
 pub(super) async fn run(global: &Global, yes: bool, config: &Config) -> anyhow::Result<Exit> {
-    let world = Arc::new(World::build(config, Arc::new(LogSink))?);
+    let world = Arc::new(World::build(config, Arc::new(LogSink::default()))?);
     let host = world.topology.here.clone();
     let mut report = Report { host: host.clone(), who: who(), checks: Vec::new(), rejoined: false };
     report.checks = checks(&world, config).await;

@@ -28,11 +28,12 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let metrics = Arc::new(Metrics::default());
-    let events = Arc::new(Fanout(vec![Arc::new(LogSink), metrics.clone()]));
+    let events = Arc::new(Fanout(vec![Arc::new(LogSink::default()), metrics.clone()]));
     let world = World::build(&config, events)?;
     let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
     let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
-    let orders = tokio::spawn(socket::serve(socket, http::pages(status.clone(), metrics.clone()), desk));
+    let readable = http::pages(status.clone(), metrics.clone());
+    let orders = tokio::spawn(socket::serve(socket, readable, world.clients.clone(), desk));
     let manager = Manager::of_this_process();
     let told = manager.clone();
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));

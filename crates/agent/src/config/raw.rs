@@ -100,12 +100,14 @@ pub(crate) struct RawPolicy {
     #[schemars(with = "String")]
     pub(crate) host_down_after: Duration,
     /// A broker that accepts connections and does not answer is taken over after this long. Longer than the
-    /// longest pause (garbage collection, storage) that the brokers get over by themselves.
+    /// longest pause (garbage collection, storage) that the brokers get over by themselves. Where a takeover is
+    /// expected to take longer than this (as the last ones did, or with much to read of the logs), it is waited for as
+    /// long as that, but never for more than three times this.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) hung_after: Duration,
     /// A broker that refuses connections while its host lives is taken over after this long. Longer than a
-    /// restart of Kafka on its own host takes.
+    /// restart of Kafka on its own host takes. Stretched as `hung_after` is.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) process_down_after: Duration,

@@ -1,5 +1,8 @@
 //! One log line an event. The level says who should read it: error pages, warn explains, info tells.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use recovery::decide::Decision;
 use recovery::event::{Event, What};
 use recovery::model::{Outcome, human};
@@ -7,12 +10,35 @@ use recovery::ports::EventSink;
 use tracing::{debug, error, info, warn};
 
 /// Writes events as log lines.
-pub struct LogSink;
+#[derive(Debug, Default)]
+pub struct LogSink {
+    /// Why the takeover of each broker stops, if that was the last that was heard of it.
+    stopped: Mutex<BTreeMap<Option<i32>, String>>,
+}
+
+impl LogSink {
+    /// A takeover that cannot get on is tried again every second or so. Whoever was paged once need not be again.
+    fn interrupted(&self, broker: Option<i32>, epoch: Option<u64>, why: &str) {
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        if stopped.insert(broker, why.to_owned()).is_some_and(|before| before == why) {
+            return debug!(broker, epoch, why, "the takeover still stands still");
+        }
+        error!(broker, epoch, why, "the takeover stops without an end; it will be carried on");
+    }
+
+    /// It is carried on, or over.
+    fn moves(&self, broker: Option<i32>) {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).remove(&broker);
+    }
+}
 
 impl EventSink for LogSink {
     fn emit(&self, event: &Event) {
         let broker = event.broker.map(|b| b.0);
         let epoch = event.epoch.map(|e| e.0);
+        if matches!(event.what, What::Resumed | What::Claimed { .. } | What::Ended { .. }) {
+            self.moves(broker);
+        }
         match &event.what {
             What::AgentStarted { mode, version } => info!(host = %event.host, mode, version, "watching"),
             What::SignalBlind { signal, why } => warn!(signal, why, "a signal cannot see"),
@@ -27,9 +53,7 @@ impl EventSink for LogSink {
             }
             What::NotClaimed { why } => warn!(broker, epoch, why, "no takeover: the claim is not won"),
             What::Resumed => warn!(broker, epoch, "an unfinished takeover is carried on"),
-            What::Interrupted { why } => {
-                error!(broker, epoch, why, "the takeover stops without an end; it will be carried on");
-            }
+            What::Interrupted { why } => self.interrupted(broker, epoch, why),
             What::NotRemembered { why } => {
                 warn!(
                     broker,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Case, Decision, EscalateReason, HoldReason, hold, not_yet};
+use super::{Case, Decision, EscalateReason, HoldReason, hold};
 use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome};
 use crate::observe::ProbeSeen;
 
@@ -44,7 +44,7 @@ impl Case<'_> {
                 _ => HoldReason::OutOfReach { silence },
             });
         }
-        match not_yet(probe, self.policy, self.policy.process_down_after) {
+        match self.not_yet(probe, self.worth(self.policy.process_down_after)) {
             Some(clue) => Decision::Suspect { clue },
             // It may hold the log dirs: it is not for us to kill it. Whoever takes over fences this host.
             None => {
@@ -67,7 +67,7 @@ impl Case<'_> {
     pub(super) fn refused_limit(&self) -> Duration {
         let tried = self.restarts();
         let spent = tried > 0 && tried >= self.policy.restart_tries;
-        if spent { self.policy.restart_after } else { self.policy.process_down_after }
+        if spent { self.policy.restart_after } else { self.worth(self.policy.process_down_after) }
     }
 
     /// How often the owner has started the broker again lately.

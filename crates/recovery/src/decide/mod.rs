@@ -11,12 +11,17 @@ mod unregistered;
 use std::time::Duration;
 
 pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
+use crate::experience;
 use crate::model::{
     BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Moment, Orders, Outcome, ProbeOutcome,
     Succession, Topology, VolumeUse, human,
 };
 use crate::observe::{Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};
+
+/// A broker that may come back by itself is given at most this many times what the policy says, however long a takeover of it
+/// is expected to take.
+const STRETCH: u32 = 3;
 
 /// Decides about `broker`.
 #[must_use]
@@ -169,7 +174,7 @@ impl Case<'_> {
     /// Whether the symptom has lasted long enough; if not, what we wait for.
     fn too_early(&self) -> Option<String> {
         match self.symptom() {
-            Some(probe) => not_yet(&probe, self.policy, self.refused_limit()),
+            Some(probe) => self.not_yet(&probe, self.refused_limit()),
             None => Some("it has not been probed lately".to_owned()),
         }
     }
@@ -189,6 +194,37 @@ impl Case<'_> {
             },
             None => probe,
         })
+    }
+
+    /// Whether a symptom has lasted long enough; if not, what we wait for.
+    fn not_yet(&self, probe: &ProbeSeen, refused_limit: Duration) -> Option<String> {
+        let limit = self.limit(probe, refused_limit);
+        let due = probe.lasting >= limit || probe.not_answering.is_some_and(|d| d >= self.patient());
+        let word = probe.outcome.word();
+        (!due).then(|| format!("it {word}; a takeover is due after {} of that", human(limit)))
+    }
+
+    /// A broker that fails now this way, now that way, is judged by the most patient limit.
+    fn patient(&self) -> Duration {
+        let Policy { host_down_after, process_down_after, hung_after, .. } = *self.policy;
+        host_down_after.max(self.worth(process_down_after)).max(self.worth(hung_after))
+    }
+
+    fn limit(&self, probe: &ProbeSeen, refused_limit: Duration) -> Duration {
+        match probe.outcome {
+            ProbeOutcome::Answered => Duration::MAX,
+            ProbeOutcome::Unreachable => self.policy.host_down_after,
+            ProbeOutcome::Refused => refused_limit,
+            ProbeOutcome::Silent => self.worth(self.policy.hung_after),
+        }
+    }
+
+    /// What may pass by itself is waited for at least as long as a takeover would take: then the whole is never twice what the
+    /// better choice would have been. The configured limit is stretched so far and no further than [`STRETCH`] times.
+    fn worth(&self, configured: Duration) -> Duration {
+        let dirs = self.topology.brokers.get(&self.broker).map_or(1, |broker| broker.log_dirs.len());
+        let takeover = experience::takeover(self.broker, dirs, self.seen);
+        configured.max(takeover.min(configured * STRETCH))
     }
 
     fn orders(&self) -> Option<&Orders> {
@@ -219,28 +255,6 @@ impl Case<'_> {
 
 fn hold(reason: HoldReason) -> Decision {
     Decision::Hold { reasons: vec![reason] }
-}
-
-/// Whether the symptom has lasted long enough; if not, what we wait for.
-fn not_yet(probe: &ProbeSeen, policy: &Policy, refused_limit: Duration) -> Option<String> {
-    let limit = limit(probe, policy, refused_limit);
-    let due = probe.lasting >= limit || probe.not_answering.is_some_and(|d| d >= patient(policy));
-    let word = probe.outcome.word();
-    (!due).then(|| format!("it {word}; a takeover is due after {} of that", human(limit)))
-}
-
-/// A broker that fails now this way, now that way, is judged by the most patient limit.
-fn patient(policy: &Policy) -> Duration {
-    policy.host_down_after.max(policy.process_down_after).max(policy.hung_after)
-}
-
-fn limit(probe: &ProbeSeen, policy: &Policy, refused_limit: Duration) -> Duration {
-    match probe.outcome {
-        ProbeOutcome::Answered => Duration::MAX,
-        ProbeOutcome::Unreachable => policy.host_down_after,
-        ProbeOutcome::Refused => refused_limit,
-        ProbeOutcome::Silent => policy.hung_after,
-    }
 }
 
 /// The last time the broker was seen well, so that time-to-ISR errs on the long side.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Case, Decision, EscalateReason, HoldReason, hold, limit, patient};
+use super::{Case, Decision, EscalateReason, HoldReason, hold};
 use crate::model::{Broker, Candidate, HostName, LedgerStanding};
 
 impl Case<'_> {
@@ -53,8 +53,8 @@ impl Case<'_> {
             return self.here.claim_quiet.unwrap_or_default().saturating_sub(self.policy.claim_silent_after);
         }
         let Some(probe) = self.symptom() else { return Duration::ZERO };
-        let mixed = probe.not_answering.unwrap_or_default().saturating_sub(patient(self.policy));
-        probe.lasting.saturating_sub(limit(&probe, self.policy, self.refused_limit())).max(mixed)
+        let mixed = probe.not_answering.unwrap_or_default().saturating_sub(self.patient());
+        probe.lasting.saturating_sub(self.limit(&probe, self.refused_limit())).max(mixed)
     }
 
     /// Whether a peer could take the broker; that it is at it already does not count against it.

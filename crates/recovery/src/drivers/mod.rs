@@ -9,6 +9,7 @@ pub(crate) mod command;
 pub mod fence;
 pub mod health_signal;
 pub mod host_lock;
+pub(crate) mod http;
 pub mod ledger;
 pub mod off_path;
 pub mod storage;

@@ -1,14 +1,16 @@
 //! File system calls away from the caller's thread: a dead NFS server hangs a call for as long as it is
 //! dead, and nothing can interrupt it.
 //!
-//! The call runs on a plain thread of its own. A pool (`spawn_blocking`) would not do: hung calls would fill
-//! it, and the runtime waits for it when the agent shuts down.
+//! The call runs on a plain thread that has nothing else to do. The runtime's pool (`spawn_blocking`) would not do: hung
+//! calls would fill it, and the runtime waits for it when the agent shuts down. A thread whose call has returned waits a while
+//! for the next one, because the ledger is read all the time.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +21,14 @@ const MAX_HUNG: usize = 64;
 
 /// The calls whose caller gave up and which still hang, by name.
 static HUNG: Mutex<BTreeMap<String, Hung>> = Mutex::new(BTreeMap::new());
+
+/// How long a thread waits for its next call.
+const IDLE_FOR: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads that wait for a call.
+static IDLE: Mutex<Vec<(ThreadId, Sender<Job>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Hung {
@@ -99,9 +109,7 @@ pub async fn off_path<T: Send + 'static>(
             forget(&key);
         }
     };
-    thread::Builder::new()
-        .name("off-path".to_owned())
-        .spawn(run)
+    on_some_thread(Box::new(run))
         .map_err(|source| OffPathError::NoThread { what: what.to_owned(), source })?;
     let mut call = Call { what, begun, answer, answered: false };
     match tokio::time::timeout(limit, &mut call.answer).await {
@@ -112,6 +120,50 @@ pub async fn off_path<T: Send + 'static>(
         }
         Err(_) => Err(OffPathError::Hung { what: what.to_owned(), limit }),
     }
+}
+
+/// Has an idle thread do it, or else a new one.
+fn on_some_thread(mut job: Job) -> io::Result<()> {
+    let idle = || lock(&IDLE).pop();
+    while let Some((_, thread)) = idle() {
+        match thread.send(job) {
+            Ok(()) => return Ok(()),
+            Err(unsent) => job = unsent.0,
+        }
+    }
+    let (sender, jobs) = channel();
+    thread::Builder::new()
+        .name("off-path".to_owned())
+        .spawn(move || {
+            job();
+            work(&sender, &jobs);
+        })
+        .map(drop)
+}
+
+/// Does one job after the other until none comes for a while.
+fn work(sender: &Sender<Job>, jobs: &Receiver<Job>) {
+    let own = thread::current().id();
+    loop {
+        lock(&IDLE).push((own, sender.clone()));
+        let job = match jobs.recv_timeout(IDLE_FOR) {
+            Ok(job) => job,
+            Err(_) if leave(own) => return,
+            // Somebody has taken this thread up by now, and its job is on its way.
+            Err(_) => match jobs.recv() {
+                Ok(job) => job,
+                Err(_) => return,
+            },
+        };
+        job();
+    }
+}
+
+/// Whether this thread was among the idle ones. It no longer is.
+fn leave(own: ThreadId) -> bool {
+    let mut idle = lock(&IDLE);
+    let place = idle.iter().position(|(id, _)| *id == own);
+    place.map(|place| idle.swap_remove(place)).is_some()
 }
 
 /// A call under way. Dropped without an answer, it is counted as hung until its thread ends.
@@ -166,7 +218,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::time::Instant;
 
     use super::*;
@@ -180,8 +231,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_thread_that_is_done_takes_the_next_call() {
+        let (begun, mut threads) = (Instant::now(), std::collections::BTreeSet::new());
+        // It may take a moment until it waits for one.
+        while threads
+            .insert(off_path("asking", LONG, || format!("{:?}", thread::current().id())).await.unwrap())
+        {
+            assert!(begun.elapsed() < LONG, "each call had a thread of its own: {threads:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_hung_call_is_reported_refused_a_second_time_and_forgotten_when_it_returns() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let error = off_path("reading /dead", SHORT, move || gate.recv()).await.unwrap_err();
         assert!(matches!(&error, OffPathError::Hung { what, .. } if what == "reading /dead"), "{error}");
         assert!(error.to_string().contains("reading /dead did not return within 30ms"), "{error}");
@@ -201,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_future_counts_as_given_up() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let call = off_path("dropped", LONG, move || gate.recv());
         assert!(tokio::time::timeout(SHORT, call).await.is_err());
         let error = off_path("dropped", LONG, || ()).await.unwrap_err();
@@ -217,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_hung_call_does_not_hold_up_the_end_of_the_runtime() {
-        let (release, gate) = mpsc::channel::<()>();
+        let (release, gate) = channel::<()>();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let result = runtime.block_on(off_path("outliving the runtime", SHORT, move || gate.recv()));
         assert!(matches!(result, Err(OffPathError::Hung { .. })));

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use super::{Plan, Step, Unregister};
-use crate::model::{Attempt, Basis, BrokerId, Cause, LogScan, LogTail, Part, Phase, Prediction};
+use crate::experience::{self, like_it, median};
+use crate::model::{Attempt, Basis, LogScan, Part, Phase, Prediction};
 use crate::observe::Observation;
-
-/// The takeovers that count: conditions change, so the newest ones.
-const NEWEST: usize = 5;
 
 /// Kafka's default for `broker.session.timeout.ms`. A registration that is not removed keeps a new incarnation out for so
 /// long, counted from the last heartbeat.
@@ -45,7 +43,7 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
     let reads = log_scan.map_or(Duration::ZERO, |scan| scan.takes);
     let rest = phases.into_iter().map(|phase| {
         let took = before.iter().filter_map(|attempt| attempt.phases.get(&phase)).copied().collect();
-        let (takes, basis) = median(took).unwrap_or((assumed(phase), Basis::Assumed));
+        let (takes, basis) = measured(took).unwrap_or((assumed(phase), Basis::Assumed));
         let takes = match (phase, basis) {
             (Phase::Rejoin, Basis::Assumed) if waits_for_session(plan) => {
                 (takes + reads).max(SESSION.saturating_sub(so_far))
@@ -60,19 +58,18 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
     let restarts = like_it(plan.broker, seen, true);
     let took =
         restarts.iter().filter_map(|attempt| Some(attempt.time_to_isr? - detected(attempt)?)).collect();
-    let (takes, basis) = median(took).unwrap_or((SESSION.max(REJOIN + reads), Basis::Assumed));
+    let (takes, basis) = measured(took).unwrap_or((SESSION.max(REJOIN + reads), Basis::Assumed));
     let in_place = Part { phase: Phase::Rejoin, takes: so_far + takes, basis };
     Prediction { parts: std::iter::once(detect).chain(rest).collect(), log_scan, in_place }
 }
 
-/// What the broker reads through, with one thread for each log dir, which is Kafka's default.
+/// What the broker reads through of its logs.
 fn log_scan(plan: &Plan, seen: &Observation) -> Option<LogScan> {
     let dirs = plan.steps().find_map(|(_, step)| match step {
         Step::VerifyLogDirs { log_dirs, .. } => Some(log_dirs.len()),
         _ => None,
     })?;
-    let bytes = seen.brokers.get(&plan.broker)?.logs?.bytes;
-    Some(LogScan { bytes, takes: LogTail::scan(bytes, dirs) })
+    experience::log_scan(plan.broker, dirs, seen)
 }
 
 fn detected(attempt: &Attempt) -> Option<Duration> {
@@ -85,25 +82,7 @@ fn waits_for_session(plan: &Plan) -> bool {
     plan.steps().any(|(_, step)| matches!(step, Step::Unregister { decision: Unregister::Wait { .. }, .. }))
 }
 
-/// The newest unplanned recoveries of this broker, or of any if it has none.
-fn like_it(broker: BrokerId, seen: &Observation, in_place: bool) -> Vec<&Attempt> {
-    let standings = || seen.ledger.iter().flat_map(|ledger| &ledger.brokers);
-    let like = |attempt: &&Attempt| {
-        attempt.time_to_isr.is_some() && attempt.in_place == in_place && attempt.cause != Cause::Planned
-    };
-    let of = |wanted: Option<BrokerId>| -> Vec<&Attempt> {
-        let standings = standings().filter(|(id, _)| wanted.is_none_or(|wanted| **id == wanted));
-        standings.flat_map(|(_, standing)| &standing.attempts).filter(like).collect()
-    };
-    let own = of(Some(broker));
-    let mut found = if own.is_empty() { of(None) } else { own };
-    found.sort_by_key(|attempt| std::cmp::Reverse(attempt.at));
-    found.truncate(NEWEST);
-    found
-}
-
-fn median(mut took: Vec<Duration>) -> Option<(Duration, Basis)> {
-    took.sort_unstable();
-    let middle = *took.get(took.len() / 2)?;
-    Some((middle, Basis::Median { of: took.len() }))
+fn measured(took: Vec<Duration>) -> Option<(Duration, Basis)> {
+    let of = took.len();
+    Some((median(took)?, Basis::Median { of }))
 }

@@ -215,7 +215,12 @@ impl Step {
     /// Whether the stages after `phase` go on beside this step. It is awaited before anything of [`Phase::Start`].
     #[must_use]
     pub fn outlasts(&self, phase: Phase) -> bool {
-        phase < Phase::Prepare && matches!(self, Self::RenderConfig { .. })
+        match self {
+            Self::RenderConfig { .. } => phase < Phase::Prepare,
+            // The link is asked for a while whether somebody else has the address: time in which log dirs are read.
+            Self::MoveAddress { .. } => phase < Phase::Verify,
+            _ => false,
+        }
     }
 
     /// A look whose result is worth nothing after a crash: it is repeated until Kafka has been started.

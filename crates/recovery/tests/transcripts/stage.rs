@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use recovery::decide::{Decision, decide};
 use recovery::model::{
     Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, EpochState, Evidence, Fact, HostName,
-    Instruction, LedgerReading, LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw,
-    PeerView, ProbeOutcome, QuorumView, Topology,
+    Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, Order, Orders, Outcome,
+    PeerSaw, PeerView, ProbeOutcome, QuorumView, Topology,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -104,6 +104,8 @@ impl Stage {
             "metadata" => self.metadata_up = words.next() == Some("up"),
             "cut-off" => self.cut_off(),
             "standby" => self.standby(&mut words),
+            "unflushed" => self.unflushed(&mut words),
+            "agent-dies" => drop(self.candidates.remove(&host(words.next().expect("whose")))),
             "claimed" => self.claimed(&mut words),
             "silent" => drop(self.at_work.remove(&broker(&mut words))),
             "ended" => self.ended(&mut words),
@@ -149,6 +151,15 @@ impl Stage {
             look.probe = ProbeOutcome::Unreachable;
         }
         self.metadata_up = false;
+    }
+
+    /// `unflushed 1 70`: that many gigabytes are in the newest segments of broker 1, as it tells while it is well.
+    fn unflushed(&mut self, words: &mut SplitWhitespace<'_>) {
+        let id = broker(words);
+        let bytes = words.next().expect("how many gigabytes").parse::<u64>().unwrap() * 1_000_000_000;
+        let tail = LogTail { replicas: 100, bytes, at_most: bytes };
+        let at = Moment(self.now);
+        self.board.record(Evidence { signal: "stage", at, fact: Fact::Logs { broker: id, tail } });
     }
 
     /// `standby standby-2 rank 10 [rack b] [owns 2]`

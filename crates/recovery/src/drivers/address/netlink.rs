@@ -29,8 +29,9 @@ pub struct NetlinkConfig {
     pub address: String,
     /// The interface on the broker's network, such as `eth0`.
     pub interface: String,
-    /// For how long the link is asked whether another host has the address, before it is taken. The
-    /// takeover waits for it. `0s` does not ask.
+    /// For how long the link is asked (three times) whether another host has the address, before it is taken. The
+    /// takeover waits for it: RFC 5227's seconds are for hosts that know nothing of each other, and here the old
+    /// owner has been fenced. `0s` does not ask.
     #[serde(default = "default_probe_for", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub probe_for: Duration,
@@ -46,7 +47,7 @@ pub struct NetlinkConfig {
 }
 
 fn default_probe_for() -> Duration {
-    Duration::from_millis(150)
+    Duration::from_millis(75)
 }
 
 fn default_announce_for() -> Duration {

@@ -7,6 +7,7 @@
 //!
 //! Nothing is decided on it, and a list that is wrong does no harm: see [`KnownClients`].
 
+pub mod daemon;
 pub mod follow;
 pub mod own;
 
@@ -73,6 +74,20 @@ impl KnownClients {
     pub fn remember(&self, page: ClientsPage) {
         let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         newest.insert(page.host.clone(), (Instant::now(), page));
+    }
+
+    /// Takes in what another process of this host was told, as old as it is.
+    fn remember_from(&self, daemon::Told { age, page }: daemon::Told) {
+        let Some(at) = Instant::now().checked_sub(age) else { return };
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.insert(page.host.clone(), (at, page));
+    }
+
+    /// The newest word of every host, for another process of this host.
+    #[must_use]
+    pub fn all(&self) -> Vec<daemon::Told> {
+        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.values().map(|(at, page)| daemon::Told { age: at.elapsed(), page: page.clone() }).collect()
     }
 
     /// The connections to `address`, whoever told of them lately; `None` if nobody did.

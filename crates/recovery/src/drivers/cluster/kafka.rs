@@ -10,11 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::UnregisterBrokerRequest;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::registration::{self, Told};
 use crate::drivers::clock::SystemClock;
@@ -23,6 +25,8 @@ use crate::model::{BrokerId, Endpoint, PartitionView, Replication, human};
 use crate::ports::{Clock, Cluster, Note, Standing, StepError, Unregistered, chain};
 
 const DRIVER: &str = "kafka";
+/// A broker that lives says who the others are within milliseconds. After this long the next one is asked as well.
+const HEDGE: Duration = Duration::from_millis(30);
 /// How long a broker may take to be connected to and to say which versions it offers.
 const OPEN_LIMIT: Duration = Duration::from_millis(500);
 /// How long an answer may take. The metadata of a very large cluster is tens of megabytes.
@@ -130,7 +134,7 @@ impl KafkaCluster {
         let mut failures = Vec::new();
         for learnt_anew in [false, true] {
             if learnt_anew {
-                failures = self.learn().await?;
+                self.learn().await?;
             }
             let (mut brokers, good) = {
                 let known = self.known();
@@ -138,33 +142,23 @@ impl KafkaCluster {
             };
             brokers.retain(|(id, _)| Some(*id) != broker);
             brokers.sort_by_key(|(id, _)| Some(*id) != good);
-            for (id, endpoint) in brokers {
-                match metadata(&endpoint, topics).await {
-                    Ok((connection, seen)) => {
-                        *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
-                        return Ok((id, connection, seen));
-                    }
-                    Err(error) => failures.push(chain(&error)),
+            match first_to_answer(brokers, topics).await {
+                Ok((id, connection, seen)) => {
+                    *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
+                    return Ok((id, connection, seen));
                 }
+                Err(failed) => failures.extend(failed),
             }
         }
         Err(failures)
     }
 
-    /// Learns the brokers' addresses from the first bootstrap server that answers. Returns the failures of those
-    /// before it.
-    async fn learn(&self) -> Result<Vec<String>, Vec<String>> {
-        let mut failures = Vec::new();
-        for endpoint in &self.config.bootstrap {
-            match metadata(endpoint, Topics::None).await {
-                Ok((_, seen)) => {
-                    self.known().brokers = seen.brokers;
-                    return Ok(failures);
-                }
-                Err(error) => failures.push(chain(&error)),
-            }
-        }
-        Err(failures)
+    /// Learns the brokers' addresses from the first bootstrap server that answers.
+    async fn learn(&self) -> Result<(), Vec<String>> {
+        let servers = self.config.bootstrap.iter().map(|endpoint| ((), endpoint.clone())).collect();
+        let ((), _, seen) = first_to_answer(servers, Topics::None).await?;
+        self.known().brokers = seen.brokers;
+        Ok(())
     }
 
     /// The active controller. Only the active one answers `DescribeQuorum` without an error code.
@@ -270,6 +264,30 @@ impl KafkaCluster {
             };
             StepError::Failed { driver: DRIVER, action: action(), source: why.into() }
         })
+    }
+}
+
+/// The first of `endpoints` that answers, asked in turn: the next one once those before it have failed, or been silent for
+/// a moment. The first in line may be the broker that is being taken over.
+async fn first_to_answer<T: Copy>(
+    endpoints: Vec<(T, Endpoint)>,
+    topics: Topics<'_>,
+) -> Result<(T, Connection, MetadataSeen), Vec<String>> {
+    let (mut next, mut asked, mut failures) = (endpoints.into_iter(), FuturesUnordered::new(), Vec::new());
+    // Who reads all partitions may take his time.
+    let moment = if matches!(topics, Topics::None) { HEDGE } else { OPEN_LIMIT };
+    loop {
+        asked.extend(
+            next.next().map(|(who, endpoint)| async move { (who, metadata(&endpoint, topics).await) }),
+        );
+        let answer =
+            if next.len() > 0 { timeout(moment, asked.next()).await } else { Ok(asked.next().await) };
+        match answer {
+            Ok(Some((who, Ok((connection, seen))))) => return Ok((who, connection, seen)),
+            Ok(Some((_, Err(error)))) => failures.push(chain(&error)),
+            Ok(None) => return Err(failures),
+            Err(_elapsed) => {}
+        }
     }
 }
 

@@ -3,16 +3,13 @@
 //! Each peer is a signal of its own with its own name, so that one that cannot be reached is told apart from the
 //! others, once when it goes and once when it is back.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::drivers::clients::{self, ClientsPage};
 use crate::drivers::command::last_words;
+use crate::drivers::http::{GetError, get};
 use crate::model::{Endpoint, Evidence, Fact, HostName, PeerView};
 use crate::ports::{BoxError, Clock, HealthSignal, chain};
 
@@ -115,7 +113,8 @@ impl PeerError {
 
 impl Peer {
     /// The name of its host.
-    pub(crate) fn host(&self) -> &str {
+    #[must_use]
+    pub fn host(&self) -> &str {
         &self.host.0
     }
 
@@ -124,6 +123,15 @@ impl Peer {
         let page: ClientsPage = self.ask(clients::PATH).await?;
         self.speaks_for_itself(&page.host)?;
         Ok(page)
+    }
+
+    /// How many connections it tells of. For `check`; takeovers use what [`clients::follow`] keeps.
+    ///
+    /// # Errors
+    /// Why it does not tell, for people.
+    pub async fn tells_clients(&self) -> Result<usize, String> {
+        let page = self.clients().await.map_err(|error| chain(&error))?;
+        Ok(page.connections.values().flat_map(|of| of.values()).map(BTreeSet::len).sum())
     }
 
     fn speaks_for_itself(&self, said: &HostName) -> Result<(), PeerError> {
@@ -148,32 +156,12 @@ impl Peer {
     /// One request on a fresh connection: only that shows that the peer is there now.
     async fn exchange(&self, path: &str) -> Result<(StatusCode, Bytes), PeerError> {
         let at = || self.at.clone();
-        let broken = |source: BoxError| PeerError::Broken { at: at(), source };
         let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await;
         let stream = stream.map_err(|source| PeerError::Unreachable { at: at(), source })?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(e.into()))?;
-        let request = Request::get(path).header(HOST, self.at.to_string()).header(CONNECTION, "close");
-        let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(e.into()))?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|e| broken(e.into()))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-            match body {
-                Ok(body) => Ok((status, body.to_bytes())),
-                Err(error) if error.is::<LengthLimitError>() => Err(PeerError::TooLong { at: at() }),
-                Err(error) => Err(broken(error)),
-            }
-        };
-        // The connection is driven here and not by a task, so that nothing of it outlives the deadline.
-        let mut connection = std::pin::pin!(connection);
-        let mut answer = std::pin::pin!(answer);
-        tokio::select! {
-            biased;
-            answer = &mut answer => answer,
-            // Whatever ended the connection is told by the answer.
-            _ = &mut connection => answer.await,
-        }
+        get(stream, &self.at.to_string(), path, MAX_BYTES).await.map_err(|error| match error {
+            GetError::TooLong => PeerError::TooLong { at: at() },
+            GetError::Broken(source) => PeerError::Broken { at: at(), source },
+        })
     }
 }
 
