@@ -47,5 +47,5 @@ pub use host::{Host, Output};
 pub use lab::Lab;
 pub use machine::LOG_DIRS;
 pub use process::Process;
-pub use sandbox::{performance, performance_within, story};
+pub use sandbox::{performance, performance_within, room, story};
 pub use switch::{Mode, Outlet, PowerSwitch};
