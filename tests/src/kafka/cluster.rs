@@ -27,6 +27,9 @@ use crate::lab::Lab;
 use crate::nfs;
 use crate::nfs::kafka::GuestHome;
 
+/// How long a cluster may take to come up: some seconds where the machine is quiet.
+const UP: Duration = Duration::from_secs(300);
+
 /// What kind of cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
@@ -80,7 +83,7 @@ impl Cluster {
         for node in cluster.controllers.iter().chain(&cluster.brokers) {
             node.begin()?;
         }
-        cluster.wait_complete(Duration::from_secs(120))?;
+        cluster.wait_complete(UP)?;
         lab.note(format!(
             "cluster of {} brokers is up: format {:.1} s, start {:.1} s",
             spec.brokers,

@@ -118,6 +118,7 @@ impl Row {
 /// Three digits that count.
 fn short(value: f64) -> String {
     match value.abs() {
+        0.0 => "0".to_owned(),
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
         1.0.. => format!("{value:.2}"),

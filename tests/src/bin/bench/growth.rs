@@ -64,7 +64,7 @@ impl OneOptions {
 }
 
 fn rebuild_limit(gb: u32) -> Duration {
-    Duration::from_secs(120 + bytes(gb) / SLOWEST_BYTES_PER_SECOND)
+    Duration::from_secs(300 + bytes(gb) / SLOWEST_BYTES_PER_SECOND)
 }
 
 fn bytes(gb: u32) -> u64 {

@@ -141,7 +141,8 @@ fn draw(svg: &mut String, scale: &Scale, way: &Way) -> Result<()> {
         // What was measured is drawn through, what would follow from it dashed.
         for (begin, end, beyond) in [(LEAST.0, last, ""), (last, scale.most.0, " beyond")] {
             let at = |step: u32| begin * (end / begin).powf(f64::from(step) / f64::from(STEPS));
-            let spots = (0..=STEPS).map(at).map(|gb| (gb, from + slope * gb)).filter(|(_, s)| *s >= LEAST.1);
+            let spots = (0..=STEPS).map(at).map(|gb| (gb, from + slope * gb));
+            let spots = spots.filter(|(_, s)| (LEAST.1..=scale.most.1).contains(s));
             let spots = spots.map(|(gb, s)| format!("{:.1},{:.1}", scale.x(gb), scale.y(s)));
             let spots = spots.collect::<Vec<_>>().join(" ");
             writeln!(svg, r#"<polyline class="{class} fit{beyond}" points="{spots}" style="fill:none"/>"#)?;
