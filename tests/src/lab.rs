@@ -158,7 +158,7 @@ impl Lab {
     /// Brings up a Kafka cluster, each node on a host of its own.
     ///
     /// # Errors
-    /// When Kafka is not there, or the cluster is not complete in two minutes.
+    /// When Kafka is not there, or the cluster is not complete in five minutes.
     pub fn kafka(&self, spec: ClusterSpec) -> Result<Cluster> {
         Cluster::start(self, spec)
     }

@@ -48,6 +48,6 @@ pub use host::{Host, Output};
 pub use lab::Lab;
 pub use machine::LOG_DIRS;
 pub use process::Process;
-pub use sandbox::{performance, performance_within, story};
+pub use sandbox::{performance, performance_within, room, story};
 pub use silent::SilentClient;
 pub use switch::{Mode, Outlet, PowerSwitch};

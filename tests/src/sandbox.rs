@@ -98,6 +98,18 @@ pub(crate) fn base() -> Result<PathBuf> {
     Ok(shell::build_dir()?.join("e2e"))
 }
 
+/// Free bytes where the stories have their data.
+///
+/// # Errors
+/// When the place cannot be made or asked.
+pub fn room() -> Result<u64> {
+    let base = base()?;
+    fs::create_dir_all(&base)?;
+    let room = rustix::fs::statvfs(&base)
+        .with_context(|| format!("cannot ask for the room in {}", base.display()))?;
+    Ok(room.f_bavail * room.f_frsize)
+}
+
 fn outside(name: &str, arguments: &[String], limit: Duration) -> Result<()> {
     let folders = Folders::of(name)?;
     fs::create_dir_all(base()?)?;

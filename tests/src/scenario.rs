@@ -115,12 +115,25 @@ impl<'a> Scenario<'a> {
     /// # Errors
     /// When something does not come up.
     pub fn begin(lab: &'a Lab, setup: &Setup) -> Result<Self> {
+        Self::begin_after(lab, setup, |_| Ok(()))
+    }
+
+    /// [`Scenario::begin`], with something to be done before anything is written.
+    ///
+    /// # Errors
+    /// When something does not come up, and what `prepare` returns.
+    pub fn begin_after(
+        lab: &'a Lab,
+        setup: &Setup,
+        prepare: impl FnOnce(&Cluster) -> Result<()>,
+    ) -> Result<Self> {
         let cluster = lab.kafka(setup.cluster.clone())?;
         let ledger = lab.kept("ledger")?;
         let ontap = setup.ontap.map(|_| Ontap::start(lab, &cluster)).transpose()?;
         let (standbys, at_home) = agents(lab, &cluster, setup, ontap.as_ref())?;
         let replicas = i32::from(setup.cluster.brokers.min(3));
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
+        prepare(&cluster)?;
         let agent = Arc::clone(standbys.first().context("a scenario without a standby")?);
         let standby = Arc::clone(agent.host());
         let load = WriteSpec::steady(TOPIC, PARTITIONS, setup.rate);

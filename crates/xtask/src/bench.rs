@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::bed::Bed;
 use crate::demo::become_program;
-use crate::preflight::{self, Scope};
-use crate::shell;
+use crate::preflight::{self, Missing, Scope};
+use crate::report::Report;
 use crate::workspace::{Profile, Workspace};
+use crate::{nfs_bed, shell};
 
 /// Measure, beside a reference taken in the same run.
 #[derive(clap::Subcommand)]
@@ -22,10 +23,10 @@ pub(crate) enum Bench {
         /// Where everything goes. Figures of other benchmarks that are there already are shown as well.
         #[arg(long, value_name = "DIR", default_value = "docs/performance")]
         out: PathBuf,
-        /// How many takeovers.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        /// How many takeovers; of other recoveries fewer.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
-        /// Only these [default: all].
+        /// Only these [default: all], by name or by the letter of the list in docs/performance.md.
         #[arg(long, value_delimiter = ',', value_name = "NAME")]
         only: Option<Vec<Member>>,
         /// Measure nothing: only show anew what was measured.
@@ -37,6 +38,52 @@ pub(crate) enum Bench {
         /// How many takeovers, and as many restarts in place.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+    /// A takeover against a rebuild on an empty disk, with more and more data on each broker.
+    Growth {
+        /// GB on each broker. A takeover takes little disk, for its data is linked; a rebuild takes this much, and is left out
+        /// where it does not fit.
+        #[arg(long, value_delimiter = ',', default_value = SIZES, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        sizes: Vec<u32>,
+        /// How often each size.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+    /// What a broker takes of the processor under one load: restarted in place, rebuilt, taken over.
+    Cpu {
+        /// Records a second.
+        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+        rate: u32,
+        /// For how long each is watched.
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(5..=3600))]
+        seconds: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+    /// Takeovers on real NFS, by phase.
+    Nfs {
+        /// How many.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+    /// False alarms and how soon a dead host is noticed, by settings of the policy and disturbances.
+    Detection {
+        /// For how long each disturbance is watched for false alarms.
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        seconds: u32,
+        /// How often the host dies under each.
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        deaths: u32,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -76,44 +123,137 @@ pub(crate) enum Bench {
     },
 }
 
+/// GB on each broker.
+const SIZES: &str = "1,5,10,20,40";
+
 /// The benchmarks of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Member {
-    Footprint,
-    Scale,
+    /// A takeover against a restart in place; what producer and consumer wait for.
+    #[value(aliases = ["a", "c"])]
     Takeover,
+    /// A takeover against a rebuild.
+    #[value(alias = "b")]
+    Growth,
+    /// The broker's use of the processor.
+    #[value(alias = "d")]
+    Cpu,
+    /// The agent with three brokers.
+    #[value(alias = "e")]
+    Footprint,
+    /// The agent with a thousand brokers.
+    #[value(alias = "f")]
+    Scale,
+    /// A takeover on real NFS.
+    #[value(alias = "g")]
+    Nfs,
+    /// False alarms and detection.
+    #[value(alias = "h")]
+    Detection,
 }
 
 impl Member {
-    const ALL: [Self; 3] = [Self::Footprint, Self::Scale, Self::Takeover];
+    const ALL: [Self; 7] =
+        [Self::Takeover, Self::Growth, Self::Cpu, Self::Footprint, Self::Scale, Self::Nfs, Self::Detection];
 
-    fn name(self) -> &'static str {
+    /// With what it is run in the suite.
+    fn call(self, runs: u32) -> Call {
+        let number = |value: u32| value.to_string();
         match self {
-            Self::Footprint => "footprint",
-            Self::Scale => "scale",
-            Self::Takeover => "takeover",
+            Self::Takeover => Call::new("takeover", &[("runs", &number(runs))]),
+            Self::Growth => Call::new("growth", &[("sizes", SIZES), ("runs", &number(runs.div_ceil(3)))]),
+            Self::Cpu => Call::new("cpu", &[("rate", "500"), ("seconds", "20")]),
+            Self::Footprint => Call::new("footprint", &[("seconds", "30")]),
+            Self::Scale => {
+                Call::new("scale", &[("brokers", "1000"), ("partitions", "200000"), ("seconds", "60")])
+            }
+            Self::Nfs => Call { nfs: true, ..Call::new("nfs", &[("runs", &number(runs.div_ceil(2)))]) },
+            Self::Detection => Call::new("detection", &[("seconds", "20"), ("deaths", "2")]),
         }
     }
+}
 
-    fn options(self, runs: u32) -> Vec<(&'static str, u32)> {
-        match self {
-            Self::Footprint => vec![("seconds", 60)],
-            Self::Scale => vec![("brokers", 1000), ("partitions", 200_000), ("seconds", 120)],
-            Self::Takeover => vec![("runs", runs)],
+/// A benchmark on the test bed, with its options.
+struct Call {
+    what: &'static str,
+    options: Vec<(&'static str, String)>,
+    /// It takes hosts with kernels of their own.
+    nfs: bool,
+}
+
+impl Call {
+    fn new(what: &'static str, options: &[(&'static str, &str)]) -> Self {
+        let options = options.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+        Self { what, options, nfs: false }
+    }
+
+    /// Why it cannot be run here.
+    fn obstacle(&self) -> Option<String> {
+        if !self.nfs {
+            return None;
         }
+        nfs_bed::obstacle().or_else(|| {
+            let built = preflight::ensure(Scope::Nfs).and_then(|()| nfs_bed::ensure());
+            built.err().map(|error| format!("its hosts cannot be built here: {error:#}"))
+        })
+    }
+
+    /// The command that runs it.
+    fn program(&self, json: &Path) -> Result<Command> {
+        let json = std::path::absolute(json).context("--json is not a usable path")?;
+        preflight::ensure(Scope::Stories)?;
+        let workspace = Workspace::find()?;
+        let mut bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Release)?;
+        if self.nfs {
+            bed.add_nfs()?;
+        }
+        let mut program = bed.program("bench")?;
+        program.arg(self.what);
+        for (option, value) in &self.options {
+            program.arg(format!("--{option}")).arg(value);
+        }
+        program.arg("--json").arg(json);
+        Ok(program)
     }
 }
 
 /// Runs the command. One on the test bed returns only when it could not be started.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let on_the_bed = |call: Call, json: &Path| become_program(&mut call.program(json)?);
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { runs, json } => on_the_bed("takeover", &[("runs", *runs)], json),
-        Bench::Footprint { seconds, json } => on_the_bed("footprint", &[("seconds", *seconds)], json),
+        Bench::Takeover { runs, json } => {
+            on_the_bed(Call::new("takeover", &[("runs", &runs.to_string())]), json)
+        }
+        Bench::Growth { sizes, runs, json } => {
+            let sizes = sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            on_the_bed(Call::new("growth", &[("sizes", &sizes), ("runs", &runs.to_string())]), json)
+        }
+        Bench::Cpu { rate, seconds, json } => {
+            let options = [("rate", rate), ("seconds", seconds)].map(|(key, value)| (key, value.to_string()));
+            on_the_bed(Call { what: "cpu", options: options.into(), nfs: false }, json)
+        }
+        Bench::Nfs { runs, json } => {
+            if let Some(why) = nfs_bed::obstacle() {
+                return Err(
+                    Missing(format!("there can be no hosts with kernels of their own here: {why}")).into()
+                );
+            }
+            on_the_bed(Call { nfs: true, ..Call::new("nfs", &[("runs", &runs.to_string())]) }, json)
+        }
+        Bench::Detection { seconds, deaths, json } => {
+            let options =
+                [("seconds", seconds), ("deaths", deaths)].map(|(key, value)| (key, value.to_string()));
+            on_the_bed(Call { what: "detection", options: options.into(), nfs: false }, json)
+        }
+        Bench::Footprint { seconds, json } => {
+            on_the_bed(Call::new("footprint", &[("seconds", &seconds.to_string())]), json)
+        }
         Bench::Scale { brokers, partitions, seconds, json } => {
-            let options = [("brokers", *brokers), ("partitions", *partitions), ("seconds", *seconds)];
-            on_the_bed("scale", &options, json)
+            let options = [("brokers", brokers), ("partitions", partitions), ("seconds", seconds)];
+            let options = options.map(|(key, value)| (key, value.to_string()));
+            on_the_bed(Call { what: "scale", options: options.into(), nfs: false }, json)
         }
         Bench::Ontap { runs, json } => ontap(*runs, json),
     }
@@ -127,31 +267,58 @@ fn ontap(runs: u32, json: &Path) -> Result<()> {
     shell::run(cargo.arg(runs.to_string()).arg(json))
 }
 
+/// Runs each of `members`, shows what was measured after each, and goes on after one that fails. One that cannot be run here is
+/// left out, and says so.
 fn suite(out: &Path, runs: u32, members: &[Member]) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = std::path::absolute(out).context("--out is not a usable path")?;
+    let mut report = Report::default();
     for member in members {
-        let json = out.join(format!("{}.json", member.name()));
-        shell::run(&mut program(member.name(), &member.options(runs), &json)?)?;
+        let call = member.call(runs);
+        if let Some(why) = call.obstacle() {
+            report.skip(call.what, why);
+            continue;
+        }
+        report.part(call.what, |_| {
+            shell::run(&mut call.program(&out.join(format!("{}.json", call.what)))?)?;
+            render::all(&out)
+        });
     }
-    render::all(&out)
+    report.print();
+    ensure!(report.total().failed == 0, "not everything was measured, see above");
+    Ok(())
 }
 
-fn on_the_bed(what: &str, options: &[(&str, u32)], json: &Path) -> Result<()> {
-    become_program(&mut program(what, options, json)?)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
 
-/// A benchmark that needs the test bed.
-fn program(what: &str, options: &[(&str, u32)], json: &Path) -> Result<Command> {
-    let json = std::path::absolute(json).context("--json is not a usable path")?;
-    preflight::ensure(Scope::Stories)?;
-    let workspace = Workspace::find()?;
-    let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Release)?;
-    let mut program = bed.program("bench")?;
-    program.arg(what);
-    for (option, value) in options {
-        program.arg(format!("--{option}")).arg(value.to_string());
+    #[derive(Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        bench: Bench,
     }
-    program.arg("--json").arg(json);
-    Ok(program)
+
+    fn parsed(words: &str) -> Bench {
+        Cli::try_parse_from(format!("bench {words}").split(' ')).unwrap().bench
+    }
+
+    #[test]
+    fn a_benchmark_goes_by_its_name_and_by_its_letter() {
+        let Bench::Suite { only, .. } = parsed("suite --only b,nfs,c") else { panic!("another command") };
+        assert_eq!(only.unwrap(), [Member::Growth, Member::Nfs, Member::Takeover]);
+        let Bench::Growth { sizes, .. } = parsed("growth --json f") else { panic!("another command") };
+        assert_eq!(sizes, [1, 5, 10, 20, 40]);
+        assert!(Cli::try_parse_from(["bench", "suite", "--only", "z"]).is_err());
+    }
+
+    #[test]
+    fn every_benchmark_of_the_suite_is_called_by_a_name_of_its_own() {
+        let mut names: Vec<&str> = Member::ALL.iter().map(|member| member.call(3).what).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Member::ALL.len());
+        assert!(Member::Nfs.call(1).nfs && !Member::Takeover.call(1).nfs);
+    }
 }

@@ -78,6 +78,7 @@ const NEEDS: &[Need] = &[
         ["unshare", "nsenter", "setpriv"].into_iter().all(on_path)
     }),
     need(Scope::Stories, "bindfs, for storage that stalls or is denied", "bindfs", || on_path("bindfs")),
+    need(Scope::Stories, "nft, for links that lose packets", "nftables", || on_path("nft")),
     need(Scope::Nfs, "debootstrap, to make the guests' root file system", "debootstrap", || {
         on_path("debootstrap")
     }),

@@ -27,6 +27,9 @@ use crate::lab::Lab;
 use crate::nfs;
 use crate::nfs::kafka::GuestHome;
 
+/// How long a cluster may take to come up: some seconds where the machine is quiet.
+const UP: Duration = Duration::from_secs(300);
+
 /// What kind of cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
@@ -80,7 +83,7 @@ impl Cluster {
         for node in cluster.controllers.iter().chain(&cluster.brokers) {
             node.begin()?;
         }
-        cluster.wait_complete(Duration::from_secs(120))?;
+        cluster.wait_complete(UP)?;
         lab.note(format!(
             "cluster of {} brokers is up: format {:.1} s, start {:.1} s",
             spec.brokers,
@@ -250,17 +253,22 @@ impl Cluster {
     /// # Errors
     /// When Kafka refuses, or a minute has passed.
     pub fn create_topic(&self, name: &str, partitions: i32, replication: i32, min_isr: i32) -> Result<()> {
-        let client: AdminClient<DefaultClientContext> = self.client().create()?;
         let min_isr = min_isr.to_string();
         // The broker's own min.insync.replicas is not what a topic gets: set it on the topic.
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replication))
             .set("min.insync.replicas", &min_isr);
+        self.create(&topic)
+    }
+
+    /// Creates a topic and waits until all its replicas are in sync.
+    pub(super) fn create(&self, topic: &NewTopic<'_>) -> Result<()> {
+        let client: AdminClient<DefaultClientContext> = self.client().create()?;
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        for result in runtime.block_on(client.create_topics([&topic], &options))? {
+        for result in runtime.block_on(client.create_topics([topic], &options))? {
             result.map_err(|(topic, code)| anyhow::anyhow!("cannot create topic {topic}: {code}"))?;
         }
-        let count = usize::try_from(partitions)?;
+        let (name, count) = (topic.name, usize::try_from(topic.num_partitions)?);
         eventually(&format!("topic {name} to be in sync"), Duration::from_secs(60), || {
             let view = self.view()?;
             let of_topic = view.partitions.iter().filter(|partition| partition.topic == name);

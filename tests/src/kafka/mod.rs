@@ -2,6 +2,7 @@
 
 mod cluster;
 mod format;
+mod graft;
 mod node;
 mod watch;
 mod wire;

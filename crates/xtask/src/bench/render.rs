@@ -1,5 +1,7 @@
 //! Measured figures as a table and as a picture. Whatever has a `table` can be shown.
 
+mod growth;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -29,7 +31,22 @@ struct Row {
     min: f64,
     max: f64,
     runs: u64,
-    aim: Option<f64>,
+    /// What it should be.
+    aim: Option<Aim>,
+}
+
+#[derive(Clone, Copy)]
+enum Aim {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Aim {
+    fn value(self) -> f64 {
+        match self {
+            Self::AtMost(value) | Self::AtLeast(value) => value,
+        }
+    }
 }
 
 /// Draws every `NAME.json` of `dir` that has a table as `NAME.svg`, and writes all of them into [`PAGE`].
@@ -53,7 +70,11 @@ pub(super) fn all(dir: &Path) -> Result<()> {
         let figures: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         let Some(rows) = rows(&figures).with_context(|| path.display().to_string())? else { continue };
         write(&dir.join(format!("{name}.svg")), &picture(&name, &rows)?)?;
-        section(&mut page, &name, &figures, &rows)?;
+        let growth = growth::picture(&figures).with_context(|| path.display().to_string())?;
+        if let Some(picture) = &growth {
+            write(&dir.join(format!("{name}-lines.svg")), picture)?;
+        }
+        section(&mut page, &name, &figures, &rows, growth.is_some())?;
     }
     write(&dir.join(PAGE), &page)
 }
@@ -73,7 +94,9 @@ fn rows(figures: &Value) -> Result<Option<Vec<Row>>> {
         let (median, min, max) = (number("median")?, number("min")?, number("max")?);
         ensure!(0.0 <= min && min <= median && median <= max, "a range that is none in {row}");
         let runs = row["runs"].as_u64().with_context(|| format!("no runs in {row}"))?;
-        Ok(Row { what, unit, median, min, max, runs, aim: row["aim"].as_f64() })
+        let at_least = || row["aim_at_least"].as_f64().map(Aim::AtLeast);
+        let aim = row["aim"].as_f64().map(Aim::AtMost).or_else(at_least);
+        Ok(Row { what, unit, median, min, max, runs, aim })
     };
     table.iter().map(row).collect::<Result<_>>().map(Some)
 }
@@ -85,13 +108,17 @@ impl Row {
     }
 
     fn reached(&self) -> Option<bool> {
-        self.aim.map(|aim| self.median <= aim)
+        self.aim.map(|aim| match aim {
+            Aim::AtMost(most) => self.median <= most,
+            Aim::AtLeast(least) => self.median >= least,
+        })
     }
 }
 
 /// Three digits that count.
 fn short(value: f64) -> String {
     match value.abs() {
+        0.0 => "0".to_owned(),
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
         1.0.. => format!("{value:.2}"),
@@ -99,15 +126,23 @@ fn short(value: f64) -> String {
     }
 }
 
-fn section(page: &mut String, name: &str, figures: &Value, rows: &[Row]) -> Result<()> {
-    write!(
-        page,
-        "\n## {name}\n\n![{name}]({name}.svg)\n\n| | median (range) | runs | aim | |\n|---|---|---|---|---|\n"
-    )?;
+fn section(page: &mut String, name: &str, figures: &Value, rows: &[Row], lines: bool) -> Result<()> {
+    writeln!(page, "\n## {name}\n\n![{name}]({name}.svg)")?;
+    if lines {
+        writeln!(page, "\n![{name}, by size]({name}-lines.svg)")?;
+    }
+    writeln!(page, "\n| | median (range) | runs | aim | |\n|---|---|---|---|---|")?;
     for row in rows {
-        let aim = row.aim.map(|aim| format!("≤ {} {}", short(aim), row.unit)).unwrap_or_default();
+        let aim = row.aim.map(|aim| match aim {
+            Aim::AtMost(most) => format!("≤ {} {}", short(most), row.unit),
+            Aim::AtLeast(least) => format!("≥ {} {}", short(least), row.unit),
+        });
+        let aim = aim.unwrap_or_default();
         let reached = row.reached().map_or("", |reached| if reached { "reached" } else { "**missed**" });
         writeln!(page, "| {} | {} | {} | {aim} | {reached} |", row.what, row.figure(), row.runs)?;
+    }
+    for left_out in figures["left_out"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        writeln!(page, "\nNot measured: {left_out}.")?;
     }
     let conditions =
         figures["conditions"].as_object().into_iter().flatten().map(|(key, value)| match value {
@@ -136,8 +171,9 @@ fn picture(name: &str, rows: &[Row]) -> Result<String> {
     writeln!(svg, r#"<text class="title" x="12" y="24">{}</text>"#, escaped(name))?;
     for (index, row) in (0_u32..).zip(rows) {
         let scale = rows.iter().filter(|other| other.unit == row.unit);
-        let scale =
-            scale.map(|other| other.max.max(other.aim.unwrap_or(0.0))).fold(f64::MIN_POSITIVE, f64::max);
+        let scale = scale
+            .map(|other| other.max.max(other.aim.map_or(0.0, Aim::value)))
+            .fold(f64::MIN_POSITIVE, f64::max);
         let x = |value: f64| LEFT + value / scale * (WIDTH - LEFT - RIGHT);
         let (y, class) =
             (TOP + ROW * f64::from(index), if row.reached() == Some(false) { "missed" } else { "bar" });
@@ -162,7 +198,7 @@ fn picture(name: &str, rows: &[Row]) -> Result<String> {
                 r#"<line class="range" x1="{from:.1}" y1="{middle:.1}" x2="{to:.1}" y2="{middle:.1}"/>"#
             )?;
         }
-        if let Some(aim) = row.aim.map(x) {
+        if let Some(aim) = row.aim.map(|aim| x(aim.value())) {
             writeln!(
                 svg,
                 r#"<line class="aim" x1="{aim:.1}" y1="{:.1}" x2="{aim:.1}" y2="{:.1}"/>"#,
@@ -170,7 +206,8 @@ fn picture(name: &str, rows: &[Row]) -> Result<String> {
                 bottom + 3.0
             )?;
         }
-        let after = [Some(row.max), row.aim].into_iter().flatten().map(x).fold(LEFT, f64::max);
+        let after =
+            [Some(row.max), row.aim.map(Aim::value)].into_iter().flatten().map(x).fold(LEFT, f64::max);
         writeln!(
             svg,
             r#"<text x="{:.1}" y="{:.1}">{}</text>"#,
@@ -210,6 +247,21 @@ mod tests {
         let svg = fs::read_to_string(dir.path().join("takeover.svg")).unwrap();
         assert!(svg.contains("time &lt;1&gt;") && svg.contains(r#"class="missed""#), "{svg}");
         assert!(!dir.path().join("other.svg").exists());
+    }
+
+    #[test]
+    fn what_should_be_at_least_so_much_is_judged_so_and_what_was_left_out_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |what: &str, ratio: f64| json!({ "what": what, "unit": "×", "median": ratio, "min": ratio, "max": ratio, "runs": 1, "aim_at_least": 5.0 });
+        let figures =
+            json!({ "table": [row("more", 6.0), row("less", 4.0)], "left_out": ["the rebuild of 40 GB"] });
+        fs::write(dir.path().join("growth.json"), figures.to_string()).unwrap();
+        all(dir.path()).unwrap();
+        let page = fs::read_to_string(dir.path().join(PAGE)).unwrap();
+        assert!(page.contains("| more | 6.00 × | 1 | ≥ 5.00 × | reached |"), "{page}");
+        assert!(page.contains("| less | 4.00 × | 1 | ≥ 5.00 × | **missed** |"), "{page}");
+        assert!(page.contains("Not measured: the rebuild of 40 GB."), "{page}");
+        assert!(!dir.path().join("growth-lines.svg").exists());
     }
 
     #[test]

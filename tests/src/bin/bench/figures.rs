@@ -50,22 +50,54 @@ pub(crate) struct Row {
     /// What it should be at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     aim: Option<f64>,
+    /// What it should be at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aim_at_least: Option<f64>,
 }
 
 impl Row {
     pub(crate) fn new(what: impl Into<String>, unit: &'static str, figure: Figure) -> Self {
-        Self { what: what.into(), unit, figure, aim: None }
+        Self { what: what.into(), unit, figure, aim: None, aim_at_least: None }
     }
 
     /// It should be this at most.
     pub(crate) fn aim(self, at_most: f64) -> Self {
         Self { aim: Some(at_most), ..self }
     }
+
+    /// It should be this at least.
+    pub(crate) fn aim_at_least(self, at_least: f64) -> Self {
+        Self { aim_at_least: Some(at_least), ..self }
+    }
 }
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.2} ({:.2} to {:.2})", self.median, self.min, self.max)
+    }
+}
+
+/// A straight line through measured points.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Line {
+    /// Where it begins, at x = 0.
+    pub(crate) from: f64,
+    /// What it gains with each unit of x.
+    pub(crate) slope: f64,
+}
+
+impl Line {
+    /// That with the least squares; `None` of fewer than two different x.
+    pub(crate) fn through(points: &[(f64, f64)]) -> Option<Self> {
+        let count = points.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+        let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+        if points.len() < 2 || spread < f64::EPSILON {
+            return None;
+        }
+        let slope = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>() / spread;
+        Some(Self { from: y - slope * x, slope })
     }
 }
 
@@ -193,6 +225,16 @@ mod tests {
         assert_eq!((figure.median, figure.min, figure.max, figure.runs), (2.5, 1.0, 10.0, 4));
         assert_eq!(Figure::of([7.0]).unwrap().median, 7.0);
         assert!(Figure::of([]).is_err());
+    }
+
+    #[test]
+    fn a_line_is_the_one_with_the_least_squares() {
+        let line = Line::through(&[(1.0, 12.0), (5.0, 20.0), (10.0, 30.0)]).unwrap();
+        assert!((line.from - 10.0).abs() < 1e-9 && (line.slope - 2.0).abs() < 1e-9, "{line:?}");
+        let line = Line::through(&[(0.0, 0.0), (1.0, 3.0), (2.0, 0.0)]).unwrap();
+        assert!((line.from - 1.0).abs() < 1e-9 && line.slope.abs() < 1e-9, "{line:?}");
+        assert_eq!(Line::through(&[(1.0, 12.0), (1.0, 13.0)]), None);
+        assert_eq!(Line::through(&[]), None);
     }
 
     #[test]

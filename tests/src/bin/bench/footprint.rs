@@ -61,6 +61,7 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
         Row::new("of one core", "%", watching.cpu_percent).aim(AIM_CPU_PERCENT),
         Row::new("99 of 100 ticks, at most", "ms", Figure::once(ticks.p99_at_most_ms)),
     ];
+    let conditions = conditions.until_now()?;
     let figures = Figures { conditions, table, brokers: 3, records_per_second: RATE, watching, ticks };
     write(&options.json, &figures)
 }

@@ -3,19 +3,25 @@
 //! Run by `cargo xtask bench`; one file a benchmark.
 
 mod conditions;
+mod cpu;
+mod detection;
 mod figures;
 mod footprint;
+mod growth;
+mod nfs;
 mod scale;
 mod takeover;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use e2e::performance_within;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// What a cluster of any kind takes to come up, beside what is measured.
 const SETUP: Duration = Duration::from_secs(600);
@@ -40,6 +46,21 @@ enum What {
         #[arg(long)]
         json: PathBuf,
     },
+    /// Takeovers and rebuilds with more and more data, each on a cluster of its own.
+    Growth(growth::Options),
+    /// One of them.
+    GrowthOne(growth::OneOptions),
+    /// What a broker takes of the processor where it was restarted, rebuilt and taken over.
+    Cpu(cpu::Options),
+    /// Several takeovers on real NFS, each on a bed of its own.
+    Nfs(nfs::Options),
+    /// One of them.
+    NfsOne {
+        #[arg(long)]
+        json: PathBuf,
+    },
+    /// False alarms and detection, by settings and disturbances.
+    Detection(detection::Options),
     /// An agent that watches three real brokers.
     Footprint(footprint::Options),
     /// An agent that watches a cluster of any size.
@@ -50,6 +71,18 @@ fn main() -> Result<()> {
     match Args::parse().what {
         What::One { json } => e2e::performance("bench", |lab| takeover::one(lab, &json)),
         What::Takeover { runs, json } => takeover::all(runs, &json),
+        What::Growth(options) => growth::all(&options),
+        What::GrowthOne(options) => {
+            performance_within("bench", options.limit(), |lab| growth::one(lab, &options))
+        }
+        What::Cpu(options) => {
+            performance_within("bench", SETUP + options.limit(), |lab| cpu::run(lab, &options))
+        }
+        What::Nfs(options) => nfs::all(&options),
+        What::NfsOne { json } => performance_within("bench", SETUP, |lab| nfs::one(lab, &json)),
+        What::Detection(options) => {
+            performance_within("bench", SETUP + options.limit(), |lab| detection::run(lab, &options))
+        }
         What::Footprint(options) => {
             performance_within("bench", SETUP + options.window(), |lab| footprint::run(lab, &options))
         }
@@ -57,6 +90,14 @@ fn main() -> Result<()> {
             performance_within("bench", SETUP + options.window(), |lab| scale::run(lab, &options))
         }
     }
+}
+
+/// Runs this program again, with a lab of its own, and reads what it wrote.
+fn in_its_own_lab<T: DeserializeOwned>(arguments: &[&str], file: &Path) -> Result<T> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let status = command.args(arguments).arg("--json").arg(file).stdin(Stdio::null()).status()?;
+    ensure!(status.success(), "{} failed ({status}); it has said why", arguments.join(" "));
+    Ok(serde_json::from_slice(&fs::read(file)?)?)
 }
 
 /// Writes what was measured.

@@ -106,7 +106,7 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
             .aim(AIM_TICK_MS),
     ];
     let figures = Figures {
-        conditions,
+        conditions: conditions.until_now()?,
         table,
         brokers,
         partitions,

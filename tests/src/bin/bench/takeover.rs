@@ -4,20 +4,21 @@
 //! `cargo xtask bench takeover --runs N --json FILE`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use e2e::history::History;
 use e2e::kafka::{ClusterSpec, Jvm};
 use e2e::scenario::{End, PARTITIONS, Scenario, Setup, VICTIM};
 use e2e::{Lab, eventually};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Row, cpu_seconds};
-use crate::write;
+use crate::{in_its_own_lab, write};
 
 /// Bulk on each broker, beside what the writer adds.
 const BYTES: u64 = 1 << 30;
@@ -30,8 +31,11 @@ const WARM_UP: Duration = Duration::from_secs(45);
 /// What a takeover of 50 partitions and 1.5 GB should take, and make a producer wait, on two idle cores.
 const AIM_TIME_TO_ISR_S: f64 = 6.0;
 const AIM_STALL_S: f64 = 4.0;
+const AIM_AFTER_PROOF_S: f64 = 0.3;
+/// Of a takeover's time-to-ISR to that of a restart in place.
+const AIM_RATIO: f64 = 0.5;
 /// The phases of a takeover, as the agent's metrics name them.
-const PHASES: [&str; 9] =
+pub(crate) const PHASES: [&str; 9] =
     ["detect", "claim", "fence", "prove", "prepare", "verify", "start", "rejoin", "settle"];
 
 #[derive(Serialize, Deserialize)]
@@ -46,6 +50,8 @@ struct Run {
     phases_s: BTreeMap<String, f64>,
     /// The longest wait for one acknowledgement.
     producer_stall_s: f64,
+    /// The same, counted from the proof of the fence on.
+    producer_stall_after_proof_s: f64,
     /// The longest that one partition gave the group nothing to read.
     consumer_stall_s: f64,
     acked: usize,
@@ -89,17 +95,14 @@ pub(crate) fn all(runs: u32, json: &Path) -> Result<()> {
     let mut figures: Vec<One> = Vec::new();
     for run in 1..=runs {
         let file = folder.path().join(format!("{run}.json"));
-        let mut command = Command::new(std::env::current_exe()?);
-        let status = command.arg("one").arg("--json").arg(&file).stdin(Stdio::null()).status()?;
-        ensure!(status.success(), "run {run} of {runs} failed ({status})");
-        let one: One = serde_json::from_slice(&fs::read(&file)?)?;
+        let one: One = in_its_own_lab(&["one"], &file)?;
         eprintln!(
             "run {run} of {runs}: time-to-ISR {:.2} s, in-place restart {:.2} s",
             one.run.time_to_isr_s, one.reference.time_to_isr_s
         );
         figures.push(one);
     }
-    let figures = Figures::of(conditions, figures)?;
+    let figures = Figures::of(conditions.until_now()?, figures)?;
     let (takeover, reference) = (&figures.takeover.time_to_isr, &figures.reference.time_to_isr);
     eprintln!("median: {takeover} s against {reference} s, ratio {:.2}", figures.ratio);
     write(json, &figures)
@@ -115,6 +118,7 @@ impl Figures {
             producer_stall: of(|run| run.producer_stall_s)?,
             consumer_stall: of(|run| run.consumer_stall_s)?,
         };
+        let after_proof = of(|run| run.producer_stall_after_proof_s)?;
         let of = |value: fn(&Reference) -> f64| Figure::of(references.iter().map(value));
         let reference = Summary {
             time_to_isr: of(|run| run.time_to_isr_s)?,
@@ -130,7 +134,10 @@ impl Figures {
         let table = vec![
             Row::new("time-to-ISR of a takeover", "s", takeover.time_to_isr).aim(AIM_TIME_TO_ISR_S),
             Row::new("time-to-ISR of a restart in place", "s", reference.time_to_isr),
+            Row::new("ratio of their medians", "×", Figure::once(ratio)).aim(AIM_RATIO),
             Row::new("longest wait of the producer, takeover", "s", takeover.producer_stall).aim(AIM_STALL_S),
+            Row::new("longest wait of the producer from the proof on, takeover", "s", after_proof)
+                .aim(AIM_AFTER_PROOF_S),
             Row::new("longest wait of the producer, restart in place", "s", reference.producer_stall),
             Row::new("longest wait of the consumer, takeover", "s", takeover.consumer_stall),
             Row::new("longest wait of the consumer, restart in place", "s", reference.consumer_stall),
@@ -149,7 +156,9 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
         controller_properties: vec![("leader.imbalance.check.interval.seconds".to_owned(), "5".to_owned())],
         ..ClusterSpec::default()
     };
-    let scenario = Scenario::begin(lab, &Setup { cluster, rate: 150, ..Setup::default() })?;
+    // The agent at the broker's home tells the standby's who is connected.
+    let setup = Setup { cluster, rate: 150, at_home: &[VICTIM], peers: true, ..Setup::default() };
+    let scenario = Scenario::begin(lab, &setup)?;
     scenario.cluster.create_topic("bulk", PARTITIONS, 3, 2)?;
     scenario.cluster.load("bulk", PARTITIONS, BYTES)?;
     scenario.cluster.wait_complete(Duration::from_secs(120))?;
@@ -160,11 +169,11 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
     // Reference and takeover both meet a cluster that has been through this before, and are measured alike.
     lab.note("rehearsal");
     in_place(&scenario)?;
-    settle(lab, &scenario)?;
+    settle(lab, &scenario, WARM_UP)?;
     let reference_begin = Instant::now();
     let reference = in_place(&scenario)?;
     let reference_end = Instant::now();
-    settle(lab, &scenario)?;
+    settle(lab, &scenario, WARM_UP)?;
 
     scenario.start_agents()?;
     scenario.flows(1000)?;
@@ -178,7 +187,7 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
         let seconds = scenario.agent.metric(&series)?.with_context(|| format!("no duration of {phase}"))?;
         phases_s.insert(phase.to_owned(), seconds);
     }
-    let recovered = Instant::now();
+    let (recovered, proof) = (Instant::now(), proven(&scenario.journal())?);
     let end = scenario.verdict()?;
     let (producer_stall_s, consumer_stall_s) = stalls(&end, fault, recovered);
     let in_reference = stalls(&end, reference_begin, reference_end);
@@ -191,26 +200,55 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
         time_to_isr_s: rejoin.all_in_sync,
         phases_s,
         producer_stall_s,
+        producer_stall_after_proof_s: wait_after(&end.history, proof, recovered),
         consumer_stall_s,
         acked: end.history.acked.len(),
         lost: end.lost,
     };
     let one = One { run, reference };
-    fs::write(json, serde_json::to_string(&one)?).with_context(|| format!("cannot write {}", json.display()))
+    write(json, &one)
 }
 
 /// The longest waits of producer and consumer, in seconds, from a fault until all was well again.
 fn stalls(end: &End, fault: Instant, well: Instant) -> (f64, f64) {
-    // From a second before on, for records that were on their way.
-    let from = fault.checked_sub(Duration::from_secs(1)).unwrap_or(fault);
-    let mut written = end.history.since(from);
-    written.acked.retain(|record| record.sent <= well);
-    (written.longest_wait().as_secs_f64(), end.read.longest_gap(fault, well).as_secs_f64())
+    (longest_wait(&end.history, fault, well), end.read.longest_gap(fault, well).as_secs_f64())
 }
 
-/// Waits until everything is in sync, every leader where it prefers to be, and the brokers calm: in its first
+/// The longest wait of a record for its acknowledgement, in seconds, from a second before a fault until all was well again.
+pub(crate) fn longest_wait(history: &History, fault: Instant, well: Instant) -> f64 {
+    // From a second before on, for records that were on their way.
+    let from = fault.checked_sub(Duration::from_secs(1)).unwrap_or(fault);
+    let mut written = history.since(from);
+    written.acked.retain(|record| record.sent <= well);
+    written.longest_wait().as_secs_f64()
+}
+
+/// The longest that a record waited from `proof` on, in seconds.
+fn wait_after(history: &History, proof: Instant, well: Instant) -> f64 {
+    let records = history.acked.iter().filter(|record| record.acked >= proof && record.sent <= well);
+    let waits = records.map(|record| record.acked.duration_since(record.sent.max(proof)));
+    waits.max().unwrap_or_default().as_secs_f64()
+}
+
+/// When the last proof of a journal was there. The clock must not have been set since.
+fn proven(journal: &str) -> Result<Instant> {
+    let records = journal.lines().filter_map(|line| line.get(line.find('[')?..));
+    let records = records.map(serde_json::from_str::<Vec<Value>>).collect::<Result<Vec<_>, _>>()?.concat();
+    let stages = records.iter().find_map(|record| record["entry"]["claim"]["plan"]["stages"].as_array());
+    let steps = stages.into_iter().flatten().filter_map(|stage| stage["steps"].as_array()).flatten();
+    let proofs: Vec<usize> =
+        steps.enumerate().filter(|(_, step)| step["step"] == "prove").map(|(place, _)| place).collect();
+    let done = records.iter().rfind(|record| {
+        record["entry"]["entry"] == "done" && proofs.iter().any(|place| record["entry"]["step"] == *place)
+    });
+    let at = done.and_then(|record| record["at"].as_str()).context("no proof in the journal")?;
+    let ago = Timestamp::now().duration_since(at.parse()?).unsigned_abs();
+    Instant::now().checked_sub(ago).context("a proof from before the boot")
+}
+
+/// Waits until everything is in sync, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
 /// minutes a Java virtual machine compiles on every core there is, and one that starts gets what is left.
-fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
+pub(crate) fn settle(lab: &Lab, scenario: &Scenario, at_most: Duration) -> Result<()> {
     scenario.cluster.wait_complete(Duration::from_secs(60))?;
     eventually("every leader to be where it prefers to be", Duration::from_secs(60), || {
         let view = scenario.cluster.view()?;
@@ -220,13 +258,15 @@ fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     })?;
     let begin = Instant::now();
     let used = || -> Result<f64> {
-        scenario.cluster.brokers().iter().map(|broker| cpu_seconds(broker.process()?.pid())).sum()
+        let processes = scenario.cluster.brokers().iter().filter_map(|broker| broker.process().ok());
+        // After a takeover the victim's runs elsewhere: what the others do tells as well whether all is calm.
+        processes.filter(|process| process.is_running()).map(|process| cpu_seconds(process.pid())).sum()
     };
     loop {
         let before = used()?;
         std::thread::sleep(WINDOW);
         let cores = (used()? - before) / WINDOW.as_secs_f64();
-        if cores < CALM || begin.elapsed() > WARM_UP {
+        if cores < CALM || begin.elapsed() > at_most {
             lab.note(format!(
                 "the brokers use {cores:.2} cores after {:.0} s",
                 begin.elapsed().as_secs_f64()
@@ -237,11 +277,48 @@ fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
 }
 
 /// The reference: no takeover, no other host; the process dies and is started again at once where it was.
-fn in_place(scenario: &Scenario) -> Result<f64> {
+pub(crate) fn in_place(scenario: &Scenario) -> Result<f64> {
     let broker = scenario.cluster.broker(VICTIM)?;
     let rejoin = scenario.recovered_after(Duration::from_secs(120), || {
         broker.process()?.kill()?;
         broker.start().map(drop)
     })?;
     Ok(rejoin.all_in_sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use e2e::history::{Acked, RecordId};
+
+    #[test]
+    fn a_wait_from_the_proof_on_begins_with_it_and_ends_with_the_acknowledgement() {
+        let fault = Instant::now();
+        let at = |millis| fault + Duration::from_millis(millis);
+        let record = |sent, acked| Acked {
+            id: RecordId { writer: 1, sequence: sent },
+            partition: 0,
+            offset: None,
+            sent: at(sent),
+            acked: at(acked),
+        };
+        let acked = vec![record(0, 1900), record(100, 2400), record(2100, 2300), record(9000, 9900)];
+        let history = History { topic: String::new(), writer: 1, sent: 4, acked, failed: Vec::new() };
+        assert_eq!(wait_after(&history, at(2000), at(5000)), 0.4);
+        assert_eq!(longest_wait(&history, fault, at(5000)), 2.3);
+    }
+
+    #[test]
+    fn the_proof_is_found_in_the_journal() {
+        let at = Timestamp::now() - Duration::from_secs(10);
+        let journal = format!(
+            "v1 0 9 [{{\"at\":\"{at}\",\"entry\":{{\"entry\":\"claimed\",\"claim\":{{\"plan\":{{\"stages\":[\
+             {{\"steps\":[{{\"step\":\"fence\"}},{{\"step\":\"render_config\"}}]}},{{\"steps\":[{{\"step\":\"prove\"}}]}}]}}}}}}}}]\n\
+             v1 0 9 [{{\"at\":\"1970-01-01T00:00:00Z\",\"entry\":{{\"entry\":\"done\",\"step\":1}}}}]\n\
+             v1 0 9 [{{\"at\":\"{at}\",\"entry\":{{\"entry\":\"done\",\"step\":2}}}}]\n"
+        );
+        let ago = proven(&journal).unwrap().elapsed().as_secs_f64();
+        assert!((ago - 10.0).abs() < 1.0, "{ago}");
+        assert!(proven("").is_err());
+    }
 }
