@@ -50,6 +50,8 @@ impl State {
             Fault::Unregistered(broker) => {
                 self.brokers[*broker].registration = None;
                 self.brokers[*broker].in_isr = false;
+                // It goes on fetching the metadata, and learns of that itself.
+                self.brokers[*broker].lists &= !(1 << *broker);
             }
             Fault::KafkaFreezes(_)
             | Fault::KafkaCrashes(_)
