@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod chaos;
+pub mod corner;
 mod eventually;
 mod export;
 mod fault;
@@ -39,6 +40,7 @@ pub mod scenario;
 mod shell;
 pub mod standby;
 mod switch;
+pub mod tap;
 
 pub use eventually::eventually;
 pub use export::Storage;
