@@ -1,5 +1,5 @@
 //! What the stories about `UnregisterBroker` have in common: a session that is long enough to tell a broker that waited for
-//! its end from one that did not, topics in which the victim is alone, and an eye on its registration.
+//! its end from one that did not, and an eye on its registration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::eventually;
-use crate::history::{History, WriteSpec, Writer};
-use crate::kafka::{Cluster, ClusterSpec, Configured, Node, Rejoin, Wire};
+use crate::kafka::{Cluster, ClusterSpec, Node, Rejoin, Wire};
 use crate::scenario::{PATIENCE, Scenario, VICTIM};
 
 /// The session of a broker here. Kafka's own is 9 s, and what a busy machine takes by itself may be as long.
 pub const SESSION: Duration = Duration::from_secs(15);
-
-/// A topic whose every partition has one replica.
-const SOLO: &str = "solo";
-/// A topic with two replicas, of which the leader's is the only one in sync.
-const LAST: &str = "last";
-/// Partitions of each: every broker leads one at least.
-const PARTITIONS: i32 = 6;
 
 /// How often a registration is looked at. It is gone for seconds: Java has to start.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -36,71 +27,6 @@ pub fn spec() -> ClusterSpec {
         properties: vec![session, lag],
         ..ClusterSpec::default()
     }
-}
-
-/// Writers to topics in which the victim is the only one that has what was acknowledged.
-pub struct Alone<'a> {
-    cluster: &'a Cluster,
-    writers: Vec<Writer>,
-}
-
-impl<'a> Alone<'a> {
-    /// Makes the topics, and waits until the victim leads partitions of them and is in sync alone.
-    ///
-    /// # Errors
-    /// When that takes too long.
-    pub fn begin(cluster: &'a Cluster) -> Result<Self> {
-        cluster.create_topic(SOLO, PARTITIONS, 1, 1)?;
-        cluster.create_topic(LAST, PARTITIONS, 2, 1)?;
-        let writers = [SOLO, LAST].map(|topic| cluster.write(WriteSpec::steady(topic, PARTITIONS, 300)));
-        let writers = writers.into_iter().collect::<Result<Vec<_>>>()?;
-        let mut wire = cluster.wire(0)?;
-        wire.set(Configured::Topic, LAST, &[("follower.replication.throttled.replicas", "*")])?;
-        for node in cluster.brokers().iter().filter(|node| node.id() != VICTIM) {
-            throttle(node, "1")?;
-        }
-        eventually("the victim to be the only one in sync", PATIENCE, || {
-            let view = cluster.view()?;
-            let led = |topic: &str| {
-                let of = view.partitions.iter().filter(|p| p.topic == topic && p.leader == VICTIM);
-                of.cloned().collect::<Vec<_>>()
-            };
-            let (solo, last) = (led(SOLO), led(LAST));
-            ensure!(!solo.is_empty(), "it leads nothing of {SOLO}");
-            ensure!(!last.is_empty() && last.iter().all(|p| p.isr == [VICTIM]), "{last:?}");
-            Ok(())
-        })?;
-        Ok(Self { cluster, writers })
-    }
-
-    /// Everybody may follow again; then nothing that was acknowledged is missing.
-    ///
-    /// # Errors
-    /// The verdict, if it is not clean.
-    pub fn verdict(self) -> Result<()> {
-        for node in self.cluster.brokers() {
-            throttle(node, "1000000000")?;
-        }
-        for writer in self.writers {
-            let before = writer.acked();
-            eventually("records to flow where the victim is alone", PATIENCE, || {
-                let acked = writer.acked();
-                ensure!(acked >= before + 500, "{} more are acknowledged", acked - before);
-                Ok(())
-            })?;
-            let history: History = writer.stop()?;
-            ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
-            self.cluster.verify(&[&history])?.ensure_clean()?;
-        }
-        Ok(())
-    }
-}
-
-/// How many bytes a second a broker fetches of what it is not in sync with. Only the broker itself takes that.
-fn throttle(node: &Node, rate: &str) -> Result<()> {
-    let rate = [("follower.replication.throttled.rate", rate)];
-    let mut wire = Wire::connect(node.address(), Duration::from_secs(5))?;
-    wire.set(Configured::Broker, &node.id().to_string(), &rate)
 }
 
 /// Looks at the victim's registration through the other brokers, until it is asked.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use e2e::corner::{Alone, SESSION, spec, unregistered};
+use e2e::corner::{SESSION, spec, unregistered};
 use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, story};
@@ -32,7 +32,6 @@ fn another_controller_dies_with_the_broker() {
 fn tell(scenario: Scenario<'_>, active: bool) -> Result<()> {
     lead(&scenario, active)?;
     scenario.start_agents()?;
-    let alone = Alone::begin(&scenario.cluster)?;
     let victim = scenario.victim()?.clone();
     let leads = scenario.cluster.wire(0)?.active_controller()?;
     ensure!((leads == VICTIM) == active, "controller {leads} is active by now");
@@ -41,7 +40,6 @@ fn tell(scenario: Scenario<'_>, active: bool) -> Result<()> {
     scenario.journal_says(1, &["removed the dead broker's registration", "recovered"], PATIENCE)?;
     scenario.decided("healthy", PATIENCE)?;
     scenario.ensure_runs_on("standby-1")?;
-    alone.verdict()?;
     scenario.verdict().map(drop)
 }
 

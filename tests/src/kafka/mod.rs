@@ -17,7 +17,7 @@ pub use cluster::{Cluster, ClusterSpec};
 pub use node::Node;
 pub(crate) use node::pid_file;
 pub use watch::{Rejoin, Standing, Watch};
-pub use wire::{ClusterView, Configured, Partition, Wire};
+pub use wire::{ClusterView, Partition, Wire};
 
 /// Names the directory that holds Kafka's `libs`.
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";

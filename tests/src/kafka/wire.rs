@@ -9,10 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::describe_quorum_request::{PartitionData, TopicData};
-use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::{
-    BrokerId, DescribeClusterRequest, DescribeQuorumRequest, IncrementalAlterConfigsRequest, MetadataRequest,
-    MetadataResponse, RequestHeader, ResponseHeader, TopicName, UnregisterBrokerRequest,
+    BrokerId, DescribeClusterRequest, DescribeQuorumRequest, MetadataRequest, MetadataResponse,
+    RequestHeader, ResponseHeader, TopicName, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 
@@ -23,15 +22,6 @@ const METADATA_VERSION: i16 = 7;
 
 /// The oldest that tells fenced brokers.
 const DESCRIBE_CLUSTER_VERSION: i16 = 2;
-
-/// What can be configured while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Configured {
-    /// A topic, by name.
-    Topic = 2,
-    /// A broker, by id.
-    Broker = 4,
-}
 
 /// The cluster as one broker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,26 +122,6 @@ impl Wire {
     pub fn unregister(&mut self, broker: i32) -> Result<i16> {
         let request = UnregisterBrokerRequest::default().with_broker_id(BrokerId(broker));
         Ok(self.ask(&request, 0)?.error_code)
-    }
-
-    /// Sets properties of a topic, or of a broker, and leaves all others as they are.
-    ///
-    /// # Errors
-    /// When that is refused.
-    pub fn set(&mut self, what: Configured, name: &str, properties: &[(&str, &str)]) -> Result<()> {
-        let text = |text: &str| StrBytes::from_string(text.to_owned());
-        let configs = properties.iter().map(|(key, value)| {
-            AlterableConfig::default().with_name(text(key)).with_value(Some(text(value)))
-        });
-        let resource = AlterConfigsResource::default()
-            .with_resource_type(what as i8)
-            .with_resource_name(text(name))
-            .with_configs(configs.collect());
-        let said = self.ask(&IncrementalAlterConfigsRequest::default().with_resources(vec![resource]), 0)?;
-        for response in said.responses {
-            ensure!(response.error_code == 0, "{name} is not configured: {:?}", response.error_message);
-        }
-        Ok(())
     }
 
     fn ask<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
