@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod chaos;
+pub mod corner;
 mod eventually;
 mod export;
 mod fault;
@@ -40,6 +41,7 @@ mod shell;
 mod silent;
 pub mod standby;
 mod switch;
+pub mod tap;
 
 pub use eventually::eventually;
 pub use export::Storage;

@@ -52,6 +52,8 @@ pub struct Setup {
     pub fence: Outlet,
     /// How hosts have the ledger.
     pub ledger: Storage,
+    /// The controllers as agents are to know them, as `id@host:port`; their own listeners if empty.
+    pub controllers: Vec<String>,
     /// Fence by the export rules of a storage system and by nothing else, with this deadline. Takes a cluster on
     /// [`Storage::Fuse`].
     pub ontap: Option<&'static str>,
@@ -71,6 +73,7 @@ impl Default for Setup {
             canary: false,
             fence: Outlet::Power,
             ledger: Storage::Bind,
+            controllers: Vec::new(),
             ontap: None,
         }
     }
@@ -452,6 +455,9 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
         for (key, value) in setup.policy {
             let number = value.parse::<i64>().map(toml::Value::from);
             standby::set(&mut config, "policy", key, number.unwrap_or_else(|_| (*value).into()));
+        }
+        if !setup.controllers.is_empty() {
+            standby::set(&mut config, "cluster", "controllers", setup.controllers.clone());
         }
         standby::fence_by(&mut config, setup.fence);
         if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {

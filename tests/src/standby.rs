@@ -199,7 +199,7 @@ fn guarded(node: &Node) -> Value {
     broker.insert("id".to_owned(), i64::from(node.id()).into());
     broker.insert("home".to_owned(), node.home_name().into());
     broker.insert("listener".to_owned(), node.address().to_string().into());
-    broker.insert("log_dirs".to_owned(), vec![node.mount_point()].into());
+    broker.insert("log_dirs".to_owned(), node.all_log_dirs().into());
     let address = table([("driver", "netlink"), ("address", &address), ("interface", "eth0")]);
     broker.insert("address".to_owned(), address);
     broker.insert("storage".to_owned(), table([("driver", "mounted")]));

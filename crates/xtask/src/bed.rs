@@ -29,7 +29,7 @@ impl Bed {
     /// # Errors
     /// Kafka cannot be fetched, or something does not compile.
     pub(crate) fn prepare(workspace: &Workspace, packages: &[&str], profile: Profile) -> Result<Self> {
-        let kafka_home = kafka::ensure()?;
+        let kafka_home = kafka::ensure(&kafka::CURRENT)?;
         let classes = kafka::classes::ensure(&kafka_home);
         let classes = classes.inspect_err(|error| eprintln!("going on without it: {error:#}")).ok();
         let programs = workspace.build(packages, profile)?;
@@ -47,6 +47,16 @@ impl Bed {
         preflight::ensure(Scope::Nfs)?;
         self.nfs = Some(nfs_bed::ensure()?);
         Ok(())
+    }
+
+    /// The same with an older Kafka, which is fetched if need be.
+    ///
+    /// # Errors
+    /// It cannot be fetched.
+    pub(crate) fn with_older_kafka(mut self) -> Result<Self> {
+        self.kafka_home = kafka::ensure(&kafka::OLDER)?;
+        self.classes = None;
+        Ok(self)
     }
 
     /// Tells `command` where everything is.

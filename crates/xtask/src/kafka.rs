@@ -18,8 +18,17 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cache::Staging;
 use crate::{cache, shell};
 
-const VERSION: &str = "4.3.1";
-const POM: &str = include_str!("../kafka-pom.xml");
+/// A release, and the pom that it is assembled from.
+pub(crate) struct Release {
+    version: &'static str,
+    pom: &'static str,
+}
+
+/// The one that all stories are told on.
+pub(crate) const CURRENT: Release = Release { version: "4.3.1", pom: include_str!("../kafka-pom.xml") };
+/// The last of the releases before 4.0.
+pub(crate) const OLDER: Release = Release { version: "3.9.2", pom: include_str!("../kafka-3-pom.xml") };
+
 /// In the format of sha256sum, so that a person can check it too.
 const MANIFEST: &str = "SHA256SUMS";
 
@@ -30,35 +39,36 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(15 * 60);
 ///
 /// # Errors
 /// Maven Central cannot be reached, or the cache directory cannot be written.
-pub(crate) fn ensure() -> Result<PathBuf> {
+pub(crate) fn ensure(release: &Release) -> Result<PathBuf> {
+    let Release { version, pom } = release;
     let cache = cache::dir()?;
-    let home = cache.join(format!("kafka-{VERSION}-{:016x}", fnv1a(POM.as_bytes())));
+    let home = cache.join(format!("kafka-{version}-{:016x}", fnv1a(pom.as_bytes())));
     if home.exists() {
-        let Err(problem) = verify(&home) else { return Ok(home) };
+        let Err(problem) = verify(&home, version) else { return Ok(home) };
         eprintln!("the cached Kafka is not usable, fetching it anew: {problem:#}");
         fs::remove_dir_all(&home)
             .with_context(|| format!("cannot remove {}: remove it by hand", home.display()))?;
     }
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let staging = Staging::new(&cache, "kafka-staging-")?;
-    eprintln!("fetching Kafka {VERSION} from Maven Central into {}", home.display());
-    fetch(staging.path()).context(
+    eprintln!("fetching Kafka {version} from Maven Central into {}", home.display());
+    fetch(staging.path(), pom).context(
         "cannot fetch Kafka from Maven Central: check the network, or name a mirror or proxy in ~/.m2/settings.xml",
     )?;
     let assembled = staging.path().join("kafka");
     write_manifest(&assembled)?;
-    verify(&assembled)?;
-    starts(&assembled)?;
+    verify(&assembled, version)?;
+    starts(&assembled, version)?;
     if let Err(error) = fs::rename(&assembled, &home) {
         // Another run may have been quicker; then its copy serves as well.
-        verify(&home)
+        verify(&home, version)
             .with_context(|| format!("cannot put Kafka into place at {}: {error}", home.display()))?;
     }
     Ok(home)
 }
 
-fn fetch(staging: &Path) -> Result<()> {
-    fs::write(staging.join("pom.xml"), POM)?;
+fn fetch(staging: &Path, pom: &str) -> Result<()> {
+    fs::write(staging.join("pom.xml"), pom)?;
     for attempt in 1.. {
         match run_maven(staging) {
             Ok(()) => break,
@@ -94,11 +104,11 @@ fn run_maven(staging: &Path) -> Result<()> {
 }
 
 /// Java itself is the judge of whether the jars are enough to run.
-fn starts(home: &Path) -> Result<()> {
+fn starts(home: &Path, version: &str) -> Result<()> {
     let mut kafka = Command::new("java");
     kafka.arg("-cp").arg(home.join("libs/*")).args(["kafka.Kafka", "--version"]).stdin(Stdio::null());
     let said = shell::stdout_of(&mut kafka).context("the Kafka that was fetched does not start")?;
-    ensure!(said.starts_with(VERSION), "fetched Kafka {VERSION}, and it calls itself {}", said.trim());
+    ensure!(said.starts_with(version), "fetched Kafka {version}, and it calls itself {}", said.trim());
     Ok(())
 }
 
@@ -111,7 +121,7 @@ fn write_manifest(home: &Path) -> Result<()> {
 }
 
 /// Checks that the jars in `libs` are exactly those in the list, with the same content.
-fn verify(home: &Path) -> Result<()> {
+fn verify(home: &Path, version: &str) -> Result<()> {
     let manifest = home.join(MANIFEST);
     let sums =
         fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
@@ -124,7 +134,7 @@ fn verify(home: &Path) -> Result<()> {
     if let Some(jar) = present.difference(&listed).next() {
         bail!("{jar} does not belong there");
     }
-    let broker = format!("kafka_2.13-{VERSION}.jar");
+    let broker = format!("kafka_2.13-{version}.jar");
     ensure!(present.contains(&broker), "{broker} is not among its jars");
     let mut check = Command::new("sha256sum");
     check.args(["--check", "--quiet", "--strict"]).arg(&manifest).current_dir(home.join("libs"));
@@ -158,16 +168,16 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let libs = home.path().join("libs");
         fs::create_dir(&libs).unwrap();
-        for name in [format!("kafka_2.13-{VERSION}.jar"), "a.jar".to_owned(), "b.jar".to_owned()] {
+        for name in [format!("kafka_2.13-{}.jar", CURRENT.version), "a.jar".to_owned(), "b.jar".to_owned()] {
             fs::write(libs.join(&name), name.repeat(100)).unwrap();
         }
         write_manifest(home.path()).unwrap();
-        verify(home.path()).unwrap();
+        verify(home.path(), CURRENT.version).unwrap();
         home
     }
 
     fn problem(home: &tempfile::TempDir) -> String {
-        format!("{:#}", verify(home.path()).unwrap_err())
+        format!("{:#}", verify(home.path(), CURRENT.version).unwrap_err())
     }
 
     #[test]
@@ -206,13 +216,15 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("libs")).unwrap();
         fs::write(home.path().join(MANIFEST), "").unwrap();
-        assert_eq!(problem(&home), format!("kafka_2.13-{VERSION}.jar is not among its jars"));
+        assert_eq!(problem(&home), format!("kafka_2.13-{}.jar is not among its jars", CURRENT.version));
     }
 
     #[test]
-    fn the_key_is_fnv_1a_and_the_pom_names_our_version() {
+    fn the_key_is_fnv_1a_and_each_pom_names_its_version() {
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert!(POM.contains(&format!("<kafka.version>{VERSION}</kafka.version>")));
+        for Release { version, pom } in [CURRENT, OLDER] {
+            assert!(pom.contains(&format!("<kafka.version>{version}</kafka.version>")));
+        }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     for tool in [tools::DENY, tools::NEXTEST] {
         eprintln!("ready: {}", tool.ensure(&workspace)?.display());
     }
-    let kafka_home = kafka::ensure()?;
+    let kafka_home = kafka::ensure(&kafka::CURRENT)?;
     eprintln!("ready: {}", kafka_home.display());
     eprintln!("ready: {}", kafka::classes::ensure(&kafka_home)?.display());
     match nfs_bed::obstacle() {

@@ -35,6 +35,8 @@ enum Tier {
     Unit,
     /// Real hosts in network namespaces and a real Kafka.
     Netns,
+    /// Corners of one rule, on this Kafka and on 3.9: tests `corners_*` of package `e2e`.
+    Corners,
     /// Hosts with kernels of their own, and a real NFS server: tests `nfs_*` of package `e2e`.
     Nfs,
 }
@@ -43,12 +45,14 @@ enum Tier {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wants = |tier| args.tier.is_none_or(|only| only == tier);
     let (unit, netns) = (wants(Tier::Unit), wants(Tier::Netns));
+    // Nothing of it is in a plain run.
+    let corners = args.tier == Some(Tier::Corners);
     let obstacle = nfs_bed::obstacle();
     let nfs = wants(Tier::Nfs) && obstacle.is_none();
     if let (Some(Tier::Nfs), Some(why)) = (args.tier, &obstacle) {
         return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
     }
-    preflight::ensure(if netns || nfs { Scope::Stories } else { Scope::Build })?;
+    preflight::ensure(if netns || nfs || corners { Scope::Stories } else { Scope::Build })?;
     let runner = Runner { workspace: Workspace::find()?, filter: args.filter.clone() };
     let nextest = tools::NEXTEST.ensure(&runner.workspace)?;
     let mut report = Report::default();
@@ -58,11 +62,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         report.skip("unit tier", "another --tier was given");
     }
-    let mut bed = if netns || nfs { runner.bed(&mut report) } else { None };
+    let mut bed = if netns || nfs || corners { runner.bed(&mut report) } else { None };
     if netns {
         runner.stories(&mut report, &nextest, bed.as_ref());
     } else {
         report.skip("stories", "another --tier was given");
+    }
+    if corners {
+        runner.corners(&mut report, &nextest, bed.take());
+    } else {
+        report.skip("corners", "`cargo xtask test --tier corners` tells them");
     }
     match obstacle.filter(|_| wants(Tier::Nfs)) {
         Some(why) => report.skip("NFS stories", why),
@@ -134,12 +143,25 @@ impl Runner {
             report.skip("stories", "there is no Kafka or no agent to run them with, see above");
             return;
         };
-        report.part("stories", |tally| self.tell(nextest, tally, bed, "package(e2e) & not binary(/^nfs_/)"));
+        report.part("stories", |tally| {
+            self.tell(nextest, tally, bed, "package(e2e) & not binary(/^(nfs|corners)_/)")
+        });
         if self.filter.is_some() {
             report.skip("fault marathon", "a filter was given");
         } else {
             report.part("fault marathon", |_| chaos::run_for_test(bed));
         }
+    }
+
+    fn corners(&self, report: &mut Report, nextest: &Path, bed: Option<Bed>) {
+        let Some(bed) = bed else {
+            report.skip("corners", "there is no Kafka or no agent to run them with, see above");
+            return;
+        };
+        report.part("corners", |tally| self.tell(nextest, tally, &bed, "package(e2e) & binary(/^corners_/)"));
+        let Some(older) = report.part("older kafka", |_| bed.with_older_kafka()) else { return };
+        let select = "package(e2e) & binary(corners_on_any_kafka)";
+        report.part("corners on the older kafka", |tally| self.tell(nextest, tally, &older, select));
     }
 
     /// `asked_for`: that their hosts cannot be built here, as where Debian's archive is out of reach, is a failure.

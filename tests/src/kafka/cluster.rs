@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::format::format_all;
 use super::node::{BROKER_PORT, CONTROLLER_PORT, Home, Node, mount_point, write_properties};
 use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
-use super::{Jvm, Kafka, LOG4J, start_script};
+use super::{Jvm, Kafka, LOG4J, LOG4J_1, start_script};
 use crate::eventually;
 use crate::export::Storage;
 use crate::history::{GroupReader, History, Verdict, WriteSpec, Writer, verify};
@@ -43,6 +43,12 @@ pub struct ClusterSpec {
     pub properties: Vec<(String, String)>,
     /// Controller properties that differ from Kafka's own.
     pub controller_properties: Vec<(String, String)>,
+    /// How many log dirs a broker has: several are directories of one mount.
+    pub log_dirs: u8,
+    /// Whether the brokers are the controllers as well, and there are no others.
+    pub combined: bool,
+    /// What the log dirs are formatted with, beside what every cluster is: `--feature NAME=LEVEL`.
+    pub format: Vec<String>,
     /// How brokers and standbys have the brokers' log dirs.
     pub storage: Storage,
     /// The brokers that are at home in a guest, and the server that exports their log dirs.
@@ -57,6 +63,9 @@ impl Default for ClusterSpec {
             jvm: Jvm::quick("512m"),
             properties: Vec::new(),
             controller_properties: Vec::new(),
+            log_dirs: 1,
+            combined: false,
+            format: Vec::new(),
             storage: Storage::Bind,
             guests: BTreeMap::new(),
         }
@@ -99,6 +108,7 @@ impl Cluster {
         let conf = lab.kept("conf")?;
         let log4j = conf.join("log4j2.properties");
         fs::write(&log4j, LOG4J)?;
+        fs::write(conf.join("log4j.properties"), LOG4J_1)?;
         let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
 
         let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
@@ -116,9 +126,10 @@ impl Cluster {
             let properties = conf.join(format!("{host}.properties"));
             let command = run(jvm, &properties.display().to_string());
             let ip = Ipv4Addr::new(10, 77, 0, ip);
-            Ok(Node { id, home, ip, port, log_dir, properties, command, process: Mutex::default() })
+            let log_dirs = if port == BROKER_PORT { spec.log_dirs } else { 1 };
+            Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process: Mutex::default() })
         };
-        let controllers: Vec<Node> = (1..=spec.controllers)
+        let controllers: Vec<Node> = (1..=if spec.combined { 0 } else { spec.controllers })
             .map(|n| {
                 let (id, host, ip) = (100 + i32::from(n), format!("c{n}"), 20 + n);
                 node(id, (&host, ip), ip, CONTROLLER_PORT, &Jvm::quick("256m"))
@@ -128,7 +139,8 @@ impl Cluster {
             .map(|n| node(i32::from(n), (&format!("b{n}"), 110 + n), 10 + n, BROKER_PORT, &spec.jvm))
             .collect::<Result<_>>()?;
 
-        let common = common_properties(spec, &controllers);
+        let voters = voters(&controllers, &brokers);
+        let common = common_properties(spec, &voters);
         let mut formats = Vec::new();
         for node in &controllers {
             let properties = controller_properties(spec, node, &common);
@@ -140,7 +152,7 @@ impl Cluster {
             write_properties(&node.properties, &properties)?;
             formats.push((node, properties));
         }
-        format_all(&kafka, &log4j, &formats)?;
+        format_all(&kafka, &log4j, &spec.format, &formats)?;
         let start_script = start_script(&kafka, &spec.jvm);
         for node in &brokers {
             if let Some(home) = spec.guests.get(&node.id) {
@@ -185,7 +197,7 @@ impl Cluster {
     /// All controllers as `id@host:port`, as `[cluster] controllers` wants them.
     #[must_use]
     pub fn controller_endpoints(&self) -> Vec<String> {
-        self.controllers.iter().map(|node| format!("{}@{}", node.id, node.address())).collect()
+        voters(&self.controllers, &self.brokers)
     }
 
     /// How hosts have the brokers' log dirs.
@@ -401,15 +413,20 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// As `id@host:port`: the controllers, or the brokers where there are no others.
+fn voters(controllers: &[Node], brokers: &[Node]) -> Vec<String> {
+    let voters = if controllers.is_empty() { brokers } else { controllers };
+    let at = |node: &Node| SocketAddr::from((node.ip, CONTROLLER_PORT));
+    voters.iter().map(|node| format!("{}@{}", node.id, at(node))).collect()
+}
+
 type Properties = Vec<(String, String)>;
 
 fn owned<const N: usize>(entries: [(&str, String); N]) -> Properties {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn common_properties(spec: &ClusterSpec, controllers: &[Node]) -> Properties {
-    let voters: Vec<String> =
-        controllers.iter().map(|node| format!("{}@{}", node.id, node.address())).collect();
+fn common_properties(spec: &ClusterSpec, voters: &[String]) -> Properties {
     let internal = spec.brokers.min(3).to_string();
     owned([
         ("controller.quorum.voters", voters.join(",")),
@@ -438,11 +455,14 @@ fn controller_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -
 
 fn broker_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Properties {
     let mut properties = template_properties(spec, common);
+    let listener = format!("PLAINTEXT://{}", node.address());
+    let controller = format!("CONTROLLER://{}:{CONTROLLER_PORT}", node.ip);
+    let listeners = if spec.combined { format!("{listener},{controller}") } else { listener };
     properties.extend(owned([
         ("node.id", node.id.to_string()),
-        ("listeners", format!("PLAINTEXT://{}", node.address())),
-        ("advertised.listeners", format!("PLAINTEXT://{}", node.address())),
-        ("log.dirs", node.mount_point()),
+        ("listeners", listeners.clone()),
+        ("advertised.listeners", listeners),
+        ("log.dirs", node.all_log_dirs().join(",")),
     ]));
     properties
 }
@@ -450,7 +470,11 @@ fn broker_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Pr
 fn template_properties(spec: &ClusterSpec, common: &Properties) -> Properties {
     // What identifies a broker is put in by whoever starts one.
     let listener = format!("PLAINTEXT://:{BROKER_PORT}");
-    let mut properties = owned([("process.roles", "broker".to_owned()), ("listeners", listener)]);
+    let (roles, listeners) = match spec.combined {
+        true => ("broker,controller", format!("{listener},CONTROLLER://:{CONTROLLER_PORT}")),
+        false => ("broker", listener),
+    };
+    let mut properties = owned([("process.roles", roles.to_owned()), ("listeners", listeners)]);
     properties.extend(common.iter().cloned());
     properties.extend(spec.properties.iter().cloned());
     properties

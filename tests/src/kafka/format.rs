@@ -19,16 +19,25 @@ pub(crate) const CLUSTER_ID: &str = "VW5kZXJzdHVkeUxhYjAwMA";
 pub(crate) fn format_all(
     kafka: &Kafka,
     log4j: &Path,
+    extra: &[String],
     nodes: &[(&Node, Vec<(String, String)>)],
 ) -> Result<()> {
     // The voters are part of what a controller is formatted for.
-    let cluster: String = nodes.iter().map(|(node, _)| format!("-{}", node.id)).collect();
+    let of = |node: &Node| match node.log_dirs {
+        1 => format!("-{}", node.id),
+        several => format!("-{}x{several}", node.id),
+    };
+    let mut cluster: String = nodes.iter().map(|(node, _)| of(node)).collect();
+    let combined =
+        nodes.iter().any(|(_, properties)| properties.iter().any(|(_, value)| value.contains("broker,")));
+    cluster.push_str(if combined { "-combined" } else { "" });
+    cluster.push_str(&extra.concat());
     let cache = sandbox::base()?.join("formatted").join(format!("{}{cluster}", kafka.version()));
     let mut running = Vec::new();
     for (node, properties) in nodes {
         let kept = cache.join(node.id.to_string());
         if !kept.exists() {
-            running.push(Formatting::start(kafka, log4j, properties, kept)?);
+            running.push(Formatting::start((kafka, log4j, extra), node.log_dirs, properties, kept)?);
         }
     }
     for formatting in running {
@@ -50,8 +59,8 @@ struct Formatting {
 
 impl Formatting {
     fn start(
-        kafka: &Kafka,
-        log4j: &Path,
+        (kafka, log4j, extra): (&Kafka, &Path, &[String]),
+        log_dirs: u8,
         properties: &[(String, String)],
         finished: PathBuf,
     ) -> Result<Self> {
@@ -60,10 +69,21 @@ impl Formatting {
         let _ = fs::remove_dir_all(&unfinished);
         fs::create_dir_all(&unfinished)?;
         let mut properties = properties.to_vec();
-        properties.push(("log.dirs".to_owned(), unfinished.display().to_string()));
+        let within = |n: u8| unfinished.join(format!("d{n}")).display().to_string();
+        let log_dirs = match log_dirs {
+            1 => unfinished.display().to_string(),
+            several => {
+                let dirs: Vec<String> = (1..=several).map(within).collect();
+                dirs.iter().try_for_each(fs::create_dir_all)?;
+                dirs.join(",")
+            }
+        };
+        properties.push(("log.dirs".to_owned(), log_dirs));
         let file = finished.with_extension("properties");
         write_properties(&file, &properties)?;
-        let arguments = ["format", "-t", CLUSTER_ID, "-c", &file.display().to_string()];
+        let file = file.display().to_string();
+        let mut arguments = vec!["format", "-t", CLUSTER_ID, "-c", &file];
+        arguments.extend(extra.iter().map(String::as_str));
         let command = kafka.command(&Jvm::quick("128m"), log4j, "kafka.tools.StorageTool", &arguments);
         let log = fs::File::create(finished.with_extension("log"))?;
         let (program, arguments) = command.split_first().context("an empty command")?;

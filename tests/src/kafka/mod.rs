@@ -35,6 +35,13 @@ rootLogger.level = INFO
 rootLogger.appenderRef.c.ref = C
 ";
 
+/// The same for Kafka before 4.0.
+pub(crate) const LOG4J_1: &str = "log4j.rootLogger=INFO, C
+log4j.appender.C=org.apache.log4j.ConsoleAppender
+log4j.appender.C.layout=org.apache.log4j.PatternLayout
+log4j.appender.C.layout.ConversionPattern=[%d] %p %m (%c{1})%n
+";
+
 /// An unpacked Kafka and the Java to run it.
 #[derive(Debug, Clone)]
 pub struct Kafka {
@@ -97,15 +104,20 @@ impl Kafka {
         jars.sort();
         let version = jars
             .iter()
-            .find_map(|jar| jar.file_stem()?.to_str()?.strip_prefix("kafka-server-4"))
-            .with_context(|| format!("{HOME}: no Kafka 4 in {}", libs.display()))?;
-        Ok(Self { java: java()?, version: format!("4{version}"), jars, libs })
+            .find_map(|jar| jar.file_stem()?.to_str()?.strip_prefix("kafka_2.13-"))
+            .with_context(|| format!("{HOME}: no Kafka in {}", libs.display()))?;
+        Ok(Self { java: java()?, version: version.to_owned(), jars, libs })
     }
 
     /// Its version.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether it is of before 4.0, and logs by another library.
+    fn is_older(&self) -> bool {
+        self.version.starts_with("3.")
     }
 
     /// The Java that runs it.
@@ -136,7 +148,13 @@ impl Kafka {
         command.extend(jvm.flags.iter().cloned());
         let archive = env::var(CLASSES).ok().filter(|_| jvm.archived);
         command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={archive}")));
-        command.push(format!("-Dlog4j2.configurationFile=file:{}", log4j.display()));
+        if self.is_older() {
+            // Beside the other one, which is not read.
+            let log4j = log4j.with_file_name("log4j.properties");
+            command.push(format!("-Dlog4j.configuration=file:{}", log4j.display()));
+        } else {
+            command.push(format!("-Dlog4j2.configurationFile=file:{}", log4j.display()));
+        }
         command.extend(["-cp", &self.class_path(&self.libs), main].map(str::to_owned));
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         command

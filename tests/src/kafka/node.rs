@@ -38,6 +38,7 @@ pub struct Node {
     pub(crate) port: u16,
     /// On the shared storage, from outside.
     pub(crate) log_dir: PathBuf,
+    pub(crate) log_dirs: u8,
     pub(crate) properties: PathBuf,
     pub(crate) command: Vec<String>,
     pub(crate) process: Mutex<Option<Arc<Process>>>,
@@ -99,6 +100,16 @@ impl Node {
     #[must_use]
     pub fn mount_point(&self) -> String {
         mount_point(self.port, self.id)
+    }
+
+    /// All its log dirs, as every host that mounts them sees them.
+    #[must_use]
+    pub fn all_log_dirs(&self) -> Vec<String> {
+        let mount = self.mount_point();
+        match self.log_dirs {
+            1 => vec![mount],
+            several => (1..=several).map(|n| format!("{mount}/d{n}")).collect(),
+        }
     }
 
     /// Its `server.properties`.

@@ -1,18 +1,27 @@
 //! What one broker says of the cluster, asked over a connection of our own: a client library would answer from
 //! its cache, or ask a broker of its choice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::{MetadataRequest, MetadataResponse, RequestHeader};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bytes::{Buf as _, BufMut, Bytes, BytesMut};
+use kafka_protocol::messages::describe_quorum_request::{PartitionData, TopicData};
+use kafka_protocol::messages::{
+    BrokerId, DescribeClusterRequest, DescribeQuorumRequest, MetadataRequest, MetadataResponse,
+    RequestHeader, ResponseHeader, TopicName, UnregisterBrokerRequest,
+};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+
+use super::Cluster;
 
 /// The oldest version that names offline replicas and reads the same on every Kafka we meet.
 const METADATA_VERSION: i16 = 7;
+
+/// The oldest that tells fenced brokers.
+const DESCRIBE_CLUSTER_VERSION: i16 = 2;
 
 /// The cluster as one broker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,6 +89,41 @@ impl Wire {
         Ok(ClusterView { brokers, partitions })
     }
 
+    /// The registered brokers, and whether each is fenced. Kafka 4.0 on.
+    ///
+    /// # Errors
+    /// When it does not answer in time, or not what was asked. The connection is of no use then.
+    pub fn registrations(&mut self) -> Result<BTreeMap<i32, bool>> {
+        let request = DescribeClusterRequest::default().with_include_fenced_brokers(true);
+        let said = self.ask(&request, DESCRIBE_CLUSTER_VERSION)?;
+        ensure!(said.error_code == 0, "DescribeCluster answers {}", said.error_code);
+        Ok(said.brokers.iter().map(|broker| (broker.broker_id.0, broker.is_fenced)).collect())
+    }
+
+    /// The node id of the active controller, as whoever is asked passes the question on.
+    ///
+    /// # Errors
+    /// When it does not answer in time, or there is none.
+    pub fn active_controller(&mut self) -> Result<i32> {
+        let topic = TopicData::default()
+            .with_topic_name(TopicName(StrBytes::from_static_str("__cluster_metadata")))
+            .with_partitions(vec![PartitionData::default()]);
+        let said = self.ask(&DescribeQuorumRequest::default().with_topics(vec![topic]), 1)?;
+        ensure!(said.error_code == 0, "DescribeQuorum answers {}", said.error_code);
+        let partitions = said.topics.iter().flat_map(|topic| &topic.partitions);
+        let leaders: Vec<i32> = partitions.map(|partition| partition.leader_id.0).collect();
+        leaders.first().copied().filter(|id| *id >= 0).context("there is no active controller")
+    }
+
+    /// Has the registration of `broker` removed, whatever it does. Returns the error code.
+    ///
+    /// # Errors
+    /// When nothing is answered in time.
+    pub fn unregister(&mut self, broker: i32) -> Result<i16> {
+        let request = UnregisterBrokerRequest::default().with_broker_id(BrokerId(broker));
+        Ok(self.ask(&request, 0)?.error_code)
+    }
+
     fn ask<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
         self.correlation += 1;
         let header = RequestHeader::default()
@@ -103,13 +147,37 @@ impl Wire {
         self.stream.read_exact(&mut answer)?;
         let mut answer = Bytes::from(answer);
         ensure!(answer.remaining() >= 4, "an answer of {size} bytes");
-        // Our versions are older than flexible headers: nothing follows the correlation id.
-        ensure!(R::Response::header_version(version) == 0, "a response header we do not read");
-        let correlation = answer.get_i32();
+        let correlation =
+            ResponseHeader::decode(&mut answer, R::Response::header_version(version))?.correlation_id;
         if correlation != self.correlation {
             bail!("answer {correlation} to request {}", self.correlation);
         }
         R::Response::decode(&mut answer, version).context("an answer that cannot be read")
+    }
+}
+
+impl Cluster {
+    /// A connection to the first broker other than `not` that answers.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn wire(&self, not: i32) -> Result<Wire> {
+        let others = self.brokers().iter().filter(|node| node.id() != not);
+        let mut wires = others.map(|node| {
+            let mut wire = Wire::connect(node.address(), Duration::from_secs(5))?;
+            wire.metadata().map(|_| wire)
+        });
+        wires.find(Result::is_ok).unwrap_or_else(|| Err(anyhow!("no broker other than {not} answers")))
+    }
+
+    /// Has the registration of `broker` removed, whatever it does: as a person would, or a request that came late.
+    ///
+    /// # Errors
+    /// When the controller refuses.
+    pub fn unregister(&self, broker: i32) -> Result<()> {
+        let code = self.wire(broker)?.unregister(broker)?;
+        ensure!(code == 0, "the controller answers UnregisterBroker with {code}");
+        Ok(())
     }
 }
 

@@ -1,0 +1,118 @@
+//! What the stories about `UnregisterBroker` have in common: a session that is long enough to tell a broker that waited for
+//! its end from one that did not, and an eye on its registration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kafka::{Cluster, ClusterSpec, Node, Rejoin, Wire};
+use crate::scenario::{PATIENCE, Scenario, VICTIM};
+
+/// The session of a broker here. Kafka's own is 9 s, and what a busy machine takes by itself may be as long.
+pub const SESSION: Duration = Duration::from_secs(15);
+
+/// How often a registration is looked at. It is gone for seconds: Java has to start.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A cluster whose brokers keep their sessions for [`SESSION`] and whose followers fall out of sync quickly.
+#[must_use]
+pub fn spec() -> ClusterSpec {
+    let session = ("broker.session.timeout.ms".to_owned(), SESSION.as_millis().to_string());
+    let lag = ("replica.lag.time.max.ms".to_owned(), "4000".to_owned());
+    ClusterSpec {
+        controller_properties: vec![session.clone()],
+        properties: vec![session, lag],
+        ..ClusterSpec::default()
+    }
+}
+
+/// Looks at the victim's registration through the other brokers, until it is asked.
+pub struct Eye {
+    gone: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Eye {
+    /// Begins to look.
+    ///
+    /// # Errors
+    /// When nobody can be asked.
+    pub fn open(cluster: &Cluster) -> Result<Self> {
+        let mut wire = cluster.wire(VICTIM)?;
+        let registered = wire.registrations()?.contains_key(&VICTIM);
+        ensure!(registered, "broker {VICTIM} has no registration to begin with");
+        let (gone, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (saw, ends) = (Arc::clone(&gone), Arc::clone(&stop));
+        let others = cluster.brokers().iter().filter(|node| node.id() != VICTIM);
+        let others: Vec<_> = others.map(Node::address).collect();
+        let thread = thread::spawn(move || {
+            let mut turn = others.iter().cycle();
+            while !ends.load(Ordering::Relaxed) {
+                match wire.registrations() {
+                    Ok(said) if said.contains_key(&VICTIM) => {}
+                    Ok(_) => saw.store(true, Ordering::Relaxed),
+                    Err(_) => {
+                        let next = turn.next().map(|at| Wire::connect(*at, Duration::from_secs(1)));
+                        if let Some(Ok(next)) = next {
+                            wire = next;
+                        }
+                    }
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+        });
+        Ok(Self { gone, stop, thread: Some(thread) })
+    }
+
+    /// Whether the registration was gone at any time since.
+    #[must_use]
+    pub fn saw_it_gone(self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Eye {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its panic would only hide the story's own failure.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does `fault`; the broker is back in every ISR without having waited for its session.
+///
+/// # Errors
+/// When it is not, or waited.
+pub fn unregistered(scenario: &Scenario<'_>, fault: impl FnOnce() -> Result<()>) -> Result<Rejoin> {
+    let eye = Eye::open(&scenario.cluster)?;
+    let rejoin = scenario.recovered_after(PATIENCE, fault)?;
+    let session = SESSION.as_secs_f64();
+    ensure!(rejoin.gone < session - 2.0, "it was seen gone as late as its session ends: {rejoin:?}");
+    ensure!(eye.saw_it_gone(), "its registration was never removed");
+    Ok(rejoin)
+}
+
+/// Does `fault`; the broker is back in every ISR, and its registration was never removed.
+///
+/// # Errors
+/// When it is not, or was.
+pub fn left_alone(scenario: &Scenario<'_>, fault: impl FnOnce() -> Result<()>) -> Result<Rejoin> {
+    let eye = Eye::open(&scenario.cluster)?;
+    let rejoin = scenario.recovered_after(PATIENCE, fault)?;
+    ensure!(!eye.saw_it_gone(), "its registration was removed");
+    Ok(rejoin)
+}
+
+/// The epochs so far, as the next one's number.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub fn next_epoch(scenario: &Scenario<'_>) -> Result<u32> {
+    u32::try_from(scenario.epochs()?.len() + 1).context("so many epochs")
+}
