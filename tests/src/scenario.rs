@@ -1,6 +1,8 @@
 //! What most stories begin with: three brokers under load, a standby with an agent's configuration, and the
 //! verdict at the end.
 
+mod setup;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +13,13 @@ use anyhow::{Context, Result, ensure};
 use toml::Table;
 
 use crate::agent::Agent;
-use crate::history::{GroupLog, GroupReader, History, SOCKET_TIMEOUT_MS, WriteSpec, Writer};
+use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
-use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
+use crate::kafka::{Cluster, Rejoin, Standing};
 use crate::ontap::Ontap;
-use crate::{Fault, Lab, Outlet, Storage, eventually, standby};
+use crate::{Fault, Lab, eventually, standby};
+
+pub use setup::Setup;
 
 /// The topic all stories write to: 50 partitions, three replicas, two of them needed.
 pub const TOPIC: &str = "orders";
@@ -26,58 +30,6 @@ pub const VICTIM: i32 = 1;
 
 /// How long a story waits for what is to happen. It happens sooner, by a lot; but a busy machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-
-/// What differs from story to story.
-#[derive(Debug, Clone)]
-pub struct Setup {
-    /// The cluster.
-    pub cluster: ClusterSpec,
-    /// `observe`, `approve` or `auto`.
-    pub mode: &'static str,
-    /// What differs in `[policy]`. What reads as a number becomes one.
-    pub policy: &'static [(&'static str, &'static str)],
-    /// Records a second.
-    pub rate: u32,
-    /// How long the producer waits for an answer, in milliseconds.
-    pub socket_timeout_ms: u32,
-    /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best rank.
-    pub standbys: u8,
-    /// The brokers whose home has an agent too, for that broker.
-    pub at_home: &'static [i32],
-    /// Whether all agents ask each other what they see.
-    pub peers: bool,
-    /// Whether all agents keep a canary on the storage of the log dirs.
-    pub canary: bool,
-    /// What of a host the fence switches off.
-    pub fence: Outlet,
-    /// How hosts have the ledger.
-    pub ledger: Storage,
-    /// The controllers as agents are to know them, as `id@host:port`; their own listeners if empty.
-    pub controllers: Vec<String>,
-    /// Fence by the export rules of a storage system and by nothing else, with this deadline. Takes a cluster on
-    /// [`Storage::Fuse`].
-    pub ontap: Option<&'static str>,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            cluster: ClusterSpec::default(),
-            mode: "auto",
-            policy: &[],
-            rate: 500,
-            socket_timeout_ms: SOCKET_TIMEOUT_MS,
-            standbys: 1,
-            at_home: &[],
-            peers: false,
-            canary: false,
-            fence: Outlet::Power,
-            ledger: Storage::Bind,
-            controllers: Vec::new(),
-            ontap: None,
-        }
-    }
-}
 
 /// A cluster under load with its standbys. No agent is started yet.
 pub struct Scenario<'a> {

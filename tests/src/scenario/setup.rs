@@ -1,0 +1,57 @@
+//! What differs from story to story.
+
+use crate::history::SOCKET_TIMEOUT_MS;
+use crate::kafka::ClusterSpec;
+use crate::{Outlet, Storage};
+
+/// What differs from story to story.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The cluster.
+    pub cluster: ClusterSpec,
+    /// `observe`, `approve` or `auto`.
+    pub mode: &'static str,
+    /// What differs in `[policy]`. What reads as a number becomes one.
+    pub policy: &'static [(&'static str, &'static str)],
+    /// Records a second.
+    pub rate: u32,
+    /// How long the producer waits for an answer, in milliseconds.
+    pub socket_timeout_ms: u32,
+    /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best rank.
+    pub standbys: u8,
+    /// The brokers whose home has an agent too, for that broker.
+    pub at_home: &'static [i32],
+    /// Whether all agents ask each other what they see.
+    pub peers: bool,
+    /// Whether all agents keep a canary on the storage of the log dirs.
+    pub canary: bool,
+    /// What of a host the fence switches off.
+    pub fence: Outlet,
+    /// How hosts have the ledger.
+    pub ledger: Storage,
+    /// The controllers as agents are to know them, as `id@host:port`; their own listeners if empty.
+    pub controllers: Vec<String>,
+    /// Fence by the export rules of a storage system and by nothing else, with this deadline. Takes a cluster on
+    /// [`Storage::Fuse`].
+    pub ontap: Option<&'static str>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            cluster: ClusterSpec::default(),
+            mode: "auto",
+            policy: &[],
+            rate: 500,
+            socket_timeout_ms: SOCKET_TIMEOUT_MS,
+            standbys: 1,
+            at_home: &[],
+            peers: false,
+            canary: false,
+            fence: Outlet::Power,
+            ledger: Storage::Bind,
+            controllers: Vec::new(),
+            ontap: None,
+        }
+    }
+}
