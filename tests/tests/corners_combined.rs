@@ -1,14 +1,11 @@
 //! The brokers are the controllers as well: with the broker a voter dies, and it may be the active one. Without eligible leader
 //! replicas, which other stories have.
 
-use std::thread;
-use std::time::Duration;
-
 use anyhow::{Result, bail, ensure};
 use e2e::corner::{SESSION, spec, unregistered};
 use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
-use e2e::{Fault, story};
+use e2e::{Fault, eventually, story};
 
 fn setup() -> Setup {
     let cluster = ClusterSpec {
@@ -55,8 +52,11 @@ fn lead(scenario: &Scenario<'_>, wanted: bool) -> Result<()> {
         let node = scenario.cluster.broker(leads)?;
         scenario.strike(&Fault::StopKafka(node.home_name().to_owned()))?;
         node.process()?.wait(PATIENCE)?;
-        // The other two elect one of them.
-        thread::sleep(Duration::from_secs(2));
+        eventually("the other two to elect one of them", PATIENCE, || {
+            let now = scenario.cluster.wire(leads)?.active_controller()?;
+            ensure!(now != leads, "controller {now} is still taken for the active one");
+            Ok(())
+        })?;
         node.start()?;
     }
     bail!("broker {VICTIM} is not as it is wanted after a dozen elections")
