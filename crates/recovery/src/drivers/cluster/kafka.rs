@@ -11,38 +11,34 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::UnregisterBrokerRequest;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::registration::{self, Told};
 use crate::drivers::clock::SystemClock;
 use crate::kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
-use crate::model::{BrokerId, Endpoint, PartitionView, Replication, human};
+use crate::model::{BrokerId, Endpoint, PartitionView, human};
 use crate::ports::{Clock, Cluster, Note, Standing, StepError, Unregistered, chain};
 
-const DRIVER: &str = "kafka";
+pub(super) const DRIVER: &str = "kafka";
+const READ_ID: &str = "read the cluster's id";
 /// A broker that lives says who the others are within milliseconds. After this long the next one is asked as well.
 const HEDGE: Duration = Duration::from_millis(30);
 /// How long a broker may take to be connected to and to say which versions it offers.
-const OPEN_LIMIT: Duration = Duration::from_millis(500);
+pub(super) const OPEN_LIMIT: Duration = Duration::from_millis(500);
 /// How long an answer may take. The metadata of a very large cluster is tens of megabytes.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long the controller may take over `UnregisterBroker`, which it writes to its log first. Past this the
 /// broker is started without knowing: waiting on would cost more than the old session's remainder.
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(3);
 /// What was looked at before `UnregisterBroker` is sent counts for this long.
 const LOOKED_WITHIN: Duration = Duration::from_secs(5);
-/// Leaders are given back this many at a time, each batch confirmed before the next: all at once would have
-/// every client look for its new leader in the same moment.
-const ELECTION_BATCH: usize = 100;
-/// How long the brokers may take to learn of leaders that the controller has elected.
-const ELECTED_WITHIN: Duration = Duration::from_secs(5);
-/// Between two looks for that.
-const ELECTED_POLL: Duration = Duration::from_millis(100);
+/// A cluster's id does not change: what a broker said of it counts for this long. All partitions are read more often than
+/// that, so a takeover needs not ask.
+const ID_TOLD_WITHIN: Duration = Duration::from_mins(2);
 
 /// How the cluster is reached.
 #[derive(Debug, Clone, Deserialize, schemars::JsonSchema)]
@@ -105,6 +101,16 @@ struct Known {
     brokers: BTreeMap<BrokerId, Endpoint>,
     /// The broker that answered last is asked first, so that dead ones cost their deadline once.
     good: Option<BrokerId>,
+    /// The cluster's id, who said so, and when.
+    id: Option<(IdTold, Instant)>,
+}
+
+/// A broker's word on the cluster's id.
+#[derive(Debug, Clone)]
+struct IdTold {
+    id: String,
+    via: BrokerId,
+    at: Endpoint,
 }
 
 impl KafkaCluster {
@@ -143,14 +149,29 @@ impl KafkaCluster {
             brokers.retain(|(id, _)| Some(*id) != broker);
             brokers.sort_by_key(|(id, _)| Some(*id) != good);
             match first_to_answer(brokers, topics).await {
-                Ok((id, connection, seen)) => {
-                    *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
-                    return Ok((id, connection, seen));
+                Ok((via, connection, seen)) => {
+                    let (brokers, at) = (seen.brokers.clone(), connection.at().clone());
+                    let id = seen.cluster_id.clone().map(|id| (IdTold { id, via, at }, Instant::now()));
+                    *self.known() = Known { brokers, good: Some(via), id };
+                    return Ok((via, connection, seen));
                 }
                 Err(failed) => failures.extend(failed),
             }
         }
         Err(failures)
+    }
+
+    /// The cluster's id, by what a broker said lately, or says now.
+    async fn told_id(&self) -> Result<IdTold, StepError> {
+        let known = self.known().id.clone();
+        if let Some((told, _)) = known.filter(|(_, when)| when.elapsed() < ID_TOLD_WITHIN) {
+            return Ok(told);
+        }
+        let (via, connection, seen) = self.via(None, Topics::None, || READ_ID.to_owned()).await?;
+        let at = connection.at().clone();
+        let why = || format!("broker {via} at {at} does not tell it");
+        let refused = || StepError::Refused { driver: DRIVER, action: READ_ID.to_owned(), why: why() };
+        Ok(IdTold { id: seen.cluster_id.ok_or_else(refused)?, via, at })
     }
 
     /// Learns the brokers' addresses from the first bootstrap server that answers.
@@ -161,7 +182,8 @@ impl KafkaCluster {
         Ok(())
     }
 
-    /// The active controller. Only the active one answers `DescribeQuorum` without an error code.
+    /// The active controller. Only the active one answers `DescribeQuorum` without an error code. Nobody waits for the others: one of
+    /// them may have died with the broker.
     async fn active_controller(&self) -> Result<Connection, String> {
         if self.config.controllers.is_empty() {
             return Err("no controllers are configured (cluster.controllers)".to_owned());
@@ -172,8 +194,8 @@ impl KafkaCluster {
             connection.version::<UnregisterBrokerRequest>()?;
             Ok::<_, WireError>((controller, BrokerId(said.leader_id.0), connection))
         });
-        let mut failures = Vec::new();
-        for came in join_all(asked).await {
+        let (mut asked, mut failures) = (asked.collect::<FuturesUnordered<_>>(), Vec::new());
+        while let Some(came) = asked.next().await {
             match came {
                 Ok((controller, leader, connection)) if leader == controller.id => return Ok(connection),
                 Ok((controller, leader, _)) => failures.push(format!(
@@ -214,44 +236,8 @@ impl KafkaCluster {
         ))
     }
 
-    /// A connection to whoever carries out requests for the controller.
-    async fn to_controller(&self, via: Connection, seen: &MetadataSeen) -> Result<Connection, WireError> {
-        match seen.controller.and_then(|id| seen.brokers.get(&id)) {
-            Some(endpoint) if endpoint != via.at() => Connection::open(endpoint, OPEN_LIMIT).await,
-            _ => Ok(via),
-        }
-    }
-
-    /// Has one batch elected, and waits until a surviving broker knows. Returns what is still led by others,
-    /// with the reason.
-    async fn elect(&self, broker: BrokerId, batch: &[(String, i32)]) -> Result<Vec<String>, StepError> {
-        let action = || format!("give broker {broker} its preferred partitions back");
-        let (_, via, seen) = self.via(Some(broker), Topics::None, action).await?;
-        let failed =
-            |source: WireError| StepError::Failed { driver: DRIVER, action: action(), source: source.into() };
-        let mut connection = self.to_controller(via, &seen).await.map_err(failed)?;
-        let elections = connection.elect_preferred(batch, ANSWER_LIMIT).await.map_err(failed)?;
-        let mut reasons: BTreeMap<(String, i32), String> = BTreeMap::new();
-        for election in elections {
-            reasons.extend(election.failed.map(|why| ((election.topic, election.partition), why)));
-        }
-        let topics: BTreeSet<String> = batch.iter().map(|(topic, _)| topic.clone()).collect();
-        let until = Instant::now() + ELECTED_WITHIN;
-        loop {
-            let (_, _, seen) = self.via(Some(broker), Topics::Named(&topics), action).await?;
-            let led: BTreeSet<_> = leads(&seen.partitions, broker).collect();
-            let missing: Vec<_> = batch.iter().filter(|p| !led.contains(&(p.0.as_str(), p.1))).collect();
-            let all_refused = missing.iter().all(|p| reasons.contains_key(*p));
-            if all_refused || Instant::now() >= until {
-                let unknown = || "elected, and not seen to lead".to_owned();
-                let why = |p: &(String, i32)| reasons.get(p).cloned().unwrap_or_else(unknown);
-                return Ok(missing.into_iter().map(|p| format!("{}-{}: {}", p.0, p.1, why(p))).collect());
-            }
-            sleep(ELECTED_POLL).await;
-        }
-    }
-
-    async fn via(
+    /// Asks any broker but `broker`.
+    pub(super) async fn via(
         &self,
         broker: Option<BrokerId>,
         topics: Topics<'_>,
@@ -304,36 +290,25 @@ fn no_survivor(broker: BrokerId, failures: &[String]) -> String {
 }
 
 /// The partitions that `broker` leads.
-fn leads(view: &PartitionView, broker: BrokerId) -> impl Iterator<Item = (&str, i32)> {
+pub(super) fn leads(view: &PartitionView, broker: BrokerId) -> impl Iterator<Item = (&str, i32)> {
     let led = view.partitions.iter().filter(move |p| p.leader == Some(broker));
     led.map(|p| (p.topic.as_str(), p.partition))
-}
-
-/// Whether `broker` is the first replica.
-fn prefers(partition: &Replication, broker: BrokerId) -> bool {
-    partition.replicas.first() == Some(&broker)
 }
 
 #[async_trait]
 impl Cluster for KafkaCluster {
     async fn id(&self) -> Result<String, StepError> {
-        let action = || "read the cluster's id".to_owned();
-        let (via, connection, seen) = match (self.via(None, Topics::None, action).await, &self.config.id) {
-            (Ok(told), _) => told,
-            // Nobody can be asked; the configuration says what it must be.
-            (Err(_), Some(configured)) => return Ok(configured.clone()),
-            (Err(error), None) => return Err(error),
-        };
-        let refused = |why| StepError::Refused { driver: DRIVER, action: action(), why };
-        let at = connection.at();
-        let said =
-            seen.cluster_id.ok_or_else(|| refused(format!("broker {via} at {at} does not tell it")))?;
-        match &self.config.id {
-            Some(configured) if *configured != said => Err(refused(format!(
-                "broker {via} at {at} belongs to cluster {said}, and cluster.id is {configured}: one of \
-                 cluster.bootstrap and cluster.id is wrong"
+        let refused = |why| StepError::Refused { driver: DRIVER, action: READ_ID.to_owned(), why };
+        match (self.told_id().await, &self.config.id) {
+            (Ok(told), Some(configured)) if told.id != *configured => Err(refused(format!(
+                "broker {} at {} belongs to cluster {}, and cluster.id is {configured}: one of cluster.bootstrap and \
+                 cluster.id is wrong",
+                told.via, told.at, told.id
             ))),
-            _ => Ok(said),
+            (Ok(told), _) => Ok(told.id),
+            (Err(error @ StepError::Refused { .. }), _) | (Err(error), None) => Err(error),
+            // Nobody can be asked; the configuration says what it must be.
+            (Err(_), Some(configured)) => Ok(configured.clone()),
         }
     }
 
@@ -381,14 +356,11 @@ impl Cluster for KafkaCluster {
 
     async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {
         let begun = SystemClock.now().mono;
-        // The controller first: the registrations should be fresh when the request leaves.
-        let mut controller = match self.active_controller().await {
-            Ok(connection) => connection,
+        let looks = tokio::try_join!(self.active_controller(), self.check_registrations(broker, sharing));
+        let mut controller = match looks {
+            Ok((connection, ())) => connection,
             Err(why) => return Unregistered::NotSent { why },
         };
-        if let Err(why) = self.check_registrations(broker, sharing).await {
-            return Unregistered::NotSent { why };
-        }
         // The request names a broker and no incarnation of it. If this host stood still on the way here, the one
         // that is registered by now may be somebody else's new one.
         let took = SystemClock.now().mono.since(begun);
@@ -407,28 +379,7 @@ impl Cluster for KafkaCluster {
     }
 
     async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError> {
-        let action = || format!("give broker {broker} its preferred partitions back");
-        let (_, _, seen) = self.via(Some(broker), Topics::All, action).await?;
-        let preferred: Vec<_> = seen.partitions.of(broker).filter(|p| prefers(p, broker)).collect();
-        let away = preferred.iter().filter(|p| p.leader != Some(broker));
-        let (due, lagging): (Vec<&Replication>, Vec<_>) = away.partition(|p| p.isr.contains(&broker));
-        let due: Vec<_> = due.into_iter().map(|p| (p.topic.clone(), p.partition)).collect();
-        let mut missing = Vec::new();
-        for batch in due.chunks(ELECTION_BATCH) {
-            missing.extend(self.elect(broker, batch).await?);
-        }
-        if let Some(first) = missing.first() {
-            let (missed, all) = (missing.len(), preferred.len());
-            let why = format!("{missed} of {all} partitions are still led by others, such as {first}");
-            return Err(StepError::Refused { driver: DRIVER, action: action(), why });
-        }
-        let leads = preferred.len() - lagging.len();
-        Ok(Note::new(format!(
-            "broker {broker} leads {leads} of the {} partitions it should",
-            preferred.len()
-        ))
-        .with("elected", due.len())
-        .with("not_in_isr", lagging.len()))
+        self.give_back(broker).await
     }
 }
 
@@ -439,12 +390,16 @@ mod tests {
     use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
     use kafka_protocol::messages::describe_quorum_response::{PartitionData, TopicData};
     use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
+    use kafka_protocol::messages::list_offsets_response::{
+        ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+    };
     use kafka_protocol::messages::metadata_response::{
         MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
     };
     use kafka_protocol::messages::{
         ApiKey, BrokerId as Node, DescribeClusterResponse, DescribeQuorumResponse, ElectLeadersRequest,
-        ElectLeadersResponse, MetadataResponse, TopicName, UnregisterBrokerRequest, UnregisterBrokerResponse,
+        ElectLeadersResponse, ListOffsetsRequest, ListOffsetsResponse, MetadataResponse, TopicName,
+        UnregisterBrokerRequest, UnregisterBrokerResponse,
     };
     use kafka_protocol::protocol::StrBytes;
 
@@ -462,7 +417,10 @@ mod tests {
         unregister: Option<i16>,
         /// The error code with which elections fail.
         election: i16,
-        largest_batch: usize,
+        /// The sizes of the batches that were elected.
+        batches: Vec<usize>,
+        /// So many times a broker says that it serves nothing yet.
+        not_yet: usize,
     }
 
     type World = Arc<Mutex<Shared>>;
@@ -511,10 +469,32 @@ mod tests {
                 PartitionResult::default().with_partition_id(*index).with_error_code(failed)
             });
             let results: Vec<_> = results.collect();
-            world.largest_batch = world.largest_batch.max(results.len());
+            world.batches.push(results.len());
             ReplicaElectionResult::default().with_topic(topic.topic.clone()).with_partition_result(results)
         });
         ElectLeadersResponse::default().with_replica_election_results(results.collect())
+    }
+
+    /// What the broker that leads says: first that it does not, and then that nobody has followed it.
+    fn latest(world: &mut Shared, asked: &ListOffsetsRequest) -> ListOffsetsResponse {
+        let code = match world.not_yet {
+            0 => 0,
+            1 => ResponseError::OffsetNotAvailable.code(),
+            _ => ResponseError::NotLeaderOrFollower.code(),
+        };
+        world.not_yet = world.not_yet.saturating_sub(1);
+        let topics = asked.topics.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|partition| {
+                assert_eq!(world.partitions[usize::try_from(partition.partition_index).unwrap()].0, 2);
+                ListOffsetsPartitionResponse::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_error_code(code)
+            });
+            ListOffsetsTopicResponse::default()
+                .with_name(topic.name.clone())
+                .with_partitions(partitions.collect())
+        });
+        ListOffsetsResponse::default().with_topics(topics.collect())
     }
 
     fn broker_says(world: &World, call: &Call) -> Option<Reply> {
@@ -529,6 +509,7 @@ mod tests {
                 Some(call.say(&DescribeClusterResponse::default().with_brokers(brokers.collect())))
             }
             ApiKey::ElectLeaders => Some(call.say(&elect(&mut world, &call.read()))),
+            ApiKey::ListOffsets => Some(call.say(&latest(&mut world, &call.read()))),
             _ => None,
         }
     }
@@ -621,6 +602,20 @@ mod tests {
             error.to_string().contains("cluster-a") && error.to_string().contains("cluster-b"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn what_was_told_of_the_clusters_id_lately_is_not_asked_again() {
+        let bed = Bed::new().await;
+        let asked = || bed.brokers.iter().map(|fake| fake.calls(ApiKey::Metadata)).sum::<usize>();
+        let (well, wrong) = (bed.cluster_with(&[], None), bed.cluster_with(&[], Some("cluster-b")));
+        for cluster in [&well, &wrong] {
+            cluster.partitions().await.unwrap();
+        }
+        let before = asked();
+        assert_eq!(well.id().await.unwrap(), "cluster-a");
+        assert!(matches!(wrong.id().await, Err(StepError::Refused { .. })));
+        assert_eq!(asked(), before);
     }
 
     #[tokio::test]
@@ -741,10 +736,30 @@ mod tests {
         assert_eq!(note.details["elected"], "250");
         assert_eq!(note.details["not_in_isr"], "1");
         let world = bed.world();
-        assert_eq!(world.largest_batch, 100);
+        assert_eq!(world.batches, [4, 8, 16, 32, 64, 100, 26]);
         assert_eq!(world.partitions[0].0, 3, "not in sync");
         assert!(world.partitions[1..251].iter().all(|p| p.0 == 2));
         assert_eq!(world.partitions[251].0, 3, "prefers another");
+    }
+
+    #[tokio::test]
+    async fn the_next_batch_waits_until_the_last_is_served() {
+        let bed = Bed::new().await;
+        bed.world().partitions = led_by_others(11);
+        bed.world().not_yet = 3;
+        bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
+        assert_eq!(bed.world().batches, [4, 6]);
+        assert_eq!(bed.brokers[0].calls(ApiKey::ListOffsets), 5);
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_is_slow_to_serve_gets_the_next_batch_all_the_same() {
+        let bed = Bed::new().await;
+        bed.world().partitions = led_by_others(9);
+        // More often than it is asked in the five seconds that it has for a batch.
+        bed.world().not_yet = 60;
+        bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
+        assert_eq!(bed.world().batches, [4, 4]);
     }
 
     #[tokio::test]

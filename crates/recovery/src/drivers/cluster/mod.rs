@@ -1,4 +1,5 @@
 //! `cluster` drivers: what only the cluster itself can say or do.
 
+mod election;
 pub mod kafka;
 pub mod registration;

@@ -31,8 +31,8 @@ pub enum Told {
 }
 
 /// Asks up to three of `brokers`, other than `broker`, side by side. That it has no registration is what most of them must say, and
-/// none of them otherwise: one that is cut off from the controllers tells what was. Where brokers do not tell it, the active
-/// one of `controllers` does.
+/// none of them otherwise; and then the active one of `controllers` must say so as well, if any are known: brokers that are cut off
+/// from the controllers tell what was. Where brokers do not tell it at all, it alone does.
 pub async fn ask(
     broker: BrokerId,
     brokers: &BTreeMap<BrokerId, Endpoint>,
@@ -41,7 +41,7 @@ pub async fn ask(
     let others = brokers.iter().filter(|(id, _)| **id != broker).take(ASKED);
     let asked: Vec<_> = others.map(|(_, endpoint)| describe(endpoint)).collect();
     match judge(broker, join_all(asked).await) {
-        Told::Untold if !controllers.is_empty() => ask_active(broker, controllers).await,
+        Told::Untold | Told::Unregistered if !controllers.is_empty() => ask_active(broker, controllers).await,
         told => told,
     }
 }
@@ -92,8 +92,16 @@ fn judge(broker: BrokerId, said: Vec<Result<ClusterSeen, WireError>>) -> Told {
 
 #[cfg(test)]
 mod tests {
+    use kafka_protocol::error::ResponseError;
+    use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+    use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
+    use kafka_protocol::messages::{
+        ApiKey, BrokerId as Node, DescribeClusterResponse, IncrementalAlterConfigsResponse,
+    };
+
     use super::*;
     use crate::kafka::wire::Registration;
+    use crate::kafka::wire::fake::{Call, Fake, Reply};
 
     fn says(registered: &[(i32, Registration)], with_fenced: bool) -> Result<ClusterSeen, WireError> {
         let brokers = registered.iter().map(|(id, how)| (BrokerId(*id), *how)).collect();
@@ -122,5 +130,40 @@ mod tests {
         assert!(matches!(told(vec![]), Told::Unknown { .. }));
         // It may be fenced.
         assert_eq!(told(vec![gone(), says(&[(2, Unfenced)], false)]), Told::Untold);
+    }
+
+    /// A broker that tells of broker 2 alone.
+    fn misses_it(call: &Call) -> Option<Reply> {
+        let brokers = vec![DescribeClusterBroker::default().with_broker_id(Node(2))];
+        let said = DescribeClusterResponse::default().with_brokers(brokers);
+        (call.key == ApiKey::DescribeCluster).then(|| call.say(&said))
+    }
+
+    /// A controller that answers a question about a broker's configuration with `code`.
+    async fn controller(code: i16) -> Fake {
+        Fake::start(move |call| {
+            let response = AlterConfigsResourceResponse::default().with_error_code(code);
+            let said = IncrementalAlterConfigsResponse::default().with_responses(vec![response]);
+            (call.key == ApiKey::IncrementalAlterConfigs).then(|| call.say(&said))
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn what_brokers_miss_the_active_controller_has_the_last_word_on() {
+        let broker = Fake::start(misses_it).await;
+        let brokers = BTreeMap::from([(BrokerId(2), broker.at.clone())]);
+        let told = async |controllers: &[&Fake]| {
+            let known = controllers.iter().zip(101..);
+            let known = known.map(|(fake, id)| Controller { id: BrokerId(id), listener: fake.at.clone() });
+            ask(BrokerId(1), &brokers, &known.collect::<Vec<_>>()).await
+        };
+        let (knows, misses) =
+            (controller(0).await, controller(ResponseError::BrokerIdNotRegistered.code()).await);
+        let passive = controller(ResponseError::NotController.code()).await;
+        assert_eq!(told(&[]).await, Told::Unregistered);
+        assert_eq!(told(&[&passive, &misses]).await, Told::Unregistered);
+        assert_eq!(told(&[&passive, &knows]).await, Told::Registered);
+        assert!(matches!(told(&[&passive]).await, Told::Unknown { .. }));
     }
 }

@@ -10,11 +10,13 @@ use kafka_protocol::messages::describe_quorum_request::{
 use kafka_protocol::messages::describe_quorum_response::PartitionData;
 use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsResource;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{MetadataResponse, MetadataResponsePartition};
 use kafka_protocol::messages::{
     ApiVersionsRequest, BrokerId as WireBrokerId, DescribeClusterRequest, DescribeQuorumRequest,
-    ElectLeadersRequest, IncrementalAlterConfigsRequest, MetadataRequest, TopicName, UnregisterBrokerRequest,
+    ElectLeadersRequest, IncrementalAlterConfigsRequest, ListOffsetsRequest, MetadataRequest, TopicName,
+    UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Request, StrBytes, VersionRange};
 use tokio::time::Instant;
@@ -31,6 +33,9 @@ const FETCH_TIMES_SINCE: i16 = 1;
 const METADATA_TOPIC: &str = "__cluster_metadata";
 /// `ElectLeaders`: the preferred replica. The other kind, unclean, is never asked for by this agent.
 const PREFERRED: i8 = 0;
+/// `ListOffsets`: the end of what consumers may read, and who asks is no replica.
+const LATEST: i64 = -1;
+const CONSUMER: WireBrokerId = WireBrokerId(-1);
 
 /// The kind of configuration that belongs to one broker.
 const BROKER_CONFIG: i8 = 4;
@@ -218,12 +223,7 @@ impl Connection {
         partitions: &[(String, i32)],
         limit: Duration,
     ) -> Result<Vec<Election>, WireError> {
-        let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
-        for (topic, partition) in partitions {
-            topics.entry(topic).or_default().push(*partition);
-        }
-        let topics = topics.into_iter().map(|(topic, partitions)| {
-            let topic = TopicName(StrBytes::from_string(topic.to_owned()));
+        let topics = by_topic(partitions).map(|(topic, partitions)| {
             TopicPartitions::default().with_topic(topic).with_partitions(partitions)
         });
         let request = ElectLeadersRequest::default()
@@ -241,6 +241,37 @@ impl Connection {
         });
         Ok(results.collect())
     }
+
+    /// Whether this broker leads all of `partitions` by its own account, and its followers have followed it since: before that it has no
+    /// latest offset to tell (`OFFSET_NOT_AVAILABLE`, KIP-207).
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub async fn serves(&mut self, partitions: &[(String, i32)], limit: Duration) -> Result<bool, WireError> {
+        let latest =
+            |index| ListOffsetsPartition::default().with_partition_index(index).with_timestamp(LATEST);
+        let topics = by_topic(partitions).map(|(topic, partitions)| {
+            let partitions = partitions.into_iter().map(latest).collect();
+            ListOffsetsTopic::default().with_name(topic).with_partitions(partitions)
+        });
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(CONSUMER)
+            .with_topics(topics.collect())
+            .with_timeout_ms(i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+        let said = self.request(&request, limit).await?;
+        let told = said.topics.iter().flat_map(|topic| &topic.partitions);
+        Ok(told.filter(|partition| partition.error_code == 0).count() == partitions.len())
+    }
+}
+
+/// The partitions of each topic.
+fn by_topic(partitions: &[(String, i32)]) -> impl Iterator<Item = (TopicName, Vec<i32>)> {
+    let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for (topic, partition) in partitions {
+        topics.entry(topic).or_default().push(*partition);
+    }
+    let name = |topic: &str| TopicName(StrBytes::from_string(topic.to_owned()));
+    topics.into_iter().map(move |(topic, partitions)| (name(topic), partitions))
 }
 
 fn election_failure(code: i16, message: Option<&str>) -> Option<String> {

@@ -6,8 +6,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::{
     ApiKey, ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeLogDirsRequest, DescribeQuorumRequest, ElectLeadersRequest, MetadataRequest, RequestHeader,
-    ResponseHeader, UnregisterBrokerRequest,
+    DescribeLogDirsRequest, DescribeQuorumRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest,
+    ListOffsetsRequest, MetadataRequest, RequestHeader, ResponseHeader, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, Request, decode_request_header_from_buffer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -145,12 +145,14 @@ fn range<R: Request>() -> ApiVersion {
 pub(crate) fn versions() -> ApiVersionsResponse {
     ApiVersionsResponse::default().with_api_keys(vec![
         range::<ApiVersionsRequest>(),
+        range::<ListOffsetsRequest>(),
         range::<MetadataRequest>(),
         range::<DescribeClusterRequest>(),
         range::<DescribeConfigsRequest>(),
         range::<DescribeLogDirsRequest>(),
         range::<DescribeQuorumRequest>(),
         range::<ElectLeadersRequest>(),
+        range::<IncrementalAlterConfigsRequest>(),
         range::<UnregisterBrokerRequest>(),
     ])
 }

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
     ApiVersionsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
-    DescribeQuorumRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest, MetadataRequest,
-    UnregisterBrokerRequest,
+    DescribeQuorumRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest, ListOffsetsRequest,
+    MetadataRequest, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
 
@@ -18,7 +18,7 @@ use super::{Asked, Broken, FLEXIBLE_HEADER, MAX_RESPONSE_BYTES, calls, decode, n
 pub(crate) fn answer(bytes: &[u8]) {
     let [kind, version, frame @ ..] = bytes else { return };
     let frame = Bytes::copy_from_slice(frame);
-    match kind % 9 {
+    match kind % 10 {
         0 => drop(read::<ApiVersionsRequest>(frame, *version)),
         1 => {
             if let Some(said) = read::<MetadataRequest>(frame, *version) {
@@ -32,6 +32,7 @@ pub(crate) fn answer(bytes: &[u8]) {
         5 => drop(read::<DescribeLogDirsRequest>(frame, *version)),
         6 => drop(read::<DescribeConfigsRequest>(frame, *version)),
         8 => drop(read::<IncrementalAlterConfigsRequest>(frame, *version)),
+        9 => drop(read::<ListOffsetsRequest>(frame, *version)),
         _ => drop(read::<UnregisterBrokerRequest>(frame, *version)),
     }
 }
