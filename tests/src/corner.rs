@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::eventually;
+use crate::history::{WriteSpec, Writer};
 use crate::kafka::{Cluster, ClusterSpec, Node, Rejoin, Wire};
 use crate::scenario::{PATIENCE, Scenario, VICTIM};
 
@@ -16,6 +18,13 @@ pub const SESSION: Duration = Duration::from_secs(15);
 
 /// How often a registration is looked at. It is gone for seconds: Java has to start.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Partitions without a second replica, and partitions that no other broker has kept up with; of each some are the victim's.
+const SINGLE: &str = "single";
+const LAST: &str = "last";
+const PARTITIONS: i32 = 12;
+/// What keeps the others' followers from the victim.
+const TABLE: &str = "alone";
 
 /// A cluster whose brokers keep their sessions for [`SESSION`] and whose followers fall out of sync quickly.
 #[must_use]
@@ -26,6 +35,83 @@ pub fn spec() -> ClusterSpec {
         controller_properties: vec![session.clone()],
         properties: vec![session, lag],
         ..ClusterSpec::default()
+    }
+}
+
+/// Writers to partitions of which the victim alone has what was acknowledged: nobody else has a replica, or nobody else is in
+/// sync, since the others' followers cannot reach it. To all else it is a broker like any other.
+pub struct Alone<'a> {
+    cluster: &'a Cluster,
+    writers: Vec<Writer>,
+}
+
+impl<'a> Alone<'a> {
+    /// Makes the topics, and waits until the victim is alone there and is told of no less.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub fn begin(cluster: &'a Cluster) -> Result<Self> {
+        cluster.create_topic(SINGLE, PARTITIONS, 1, 1)?;
+        cluster.create_topic(LAST, PARTITIONS, 3, 1)?;
+        let writers = [SINGLE, LAST].map(|topic| cluster.write(WriteSpec::steady(topic, PARTITIONS, 60)));
+        let alone = Self { cluster, writers: writers.into_iter().collect::<Result<_>>()? };
+        alone.flows()?;
+        let victim = cluster.broker(VICTIM)?.address();
+        let rules = format!(
+            "table inet {TABLE} {{ chain out {{ type filter hook output priority 0; \
+             ip daddr {} tcp dport {} reject with tcp reset; }}; }}",
+            victim.ip(),
+            victim.port()
+        );
+        alone.others_run(&["nft", &rules])?;
+        eventually("the victim to be alone in sync", PATIENCE, || {
+            let view = cluster.view()?;
+            for topic in [SINGLE, LAST] {
+                let led = view.partitions.iter().filter(|p| p.topic == topic && p.leader == VICTIM);
+                let led: Vec<_> = led.collect();
+                ensure!(!led.is_empty() && led.iter().all(|p| p.isr == [VICTIM]), "{led:?}");
+            }
+            Ok(())
+        })?;
+        alone.flows()?;
+        Ok(alone)
+    }
+
+    /// Everybody may follow again; then all catch up, and nothing that was acknowledged is missing.
+    ///
+    /// # Errors
+    /// The verdict, if it is not clean.
+    pub fn end(self) -> Result<()> {
+        self.others_run(&["nft", "delete", "table", "inet", TABLE])?;
+        self.cluster.wait_complete(PATIENCE)?;
+        self.flows()?;
+        for writer in self.writers {
+            let history = writer.stop()?;
+            ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
+            self.cluster.verify(&[&history])?.ensure_clean()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each partition of the topics has taken more records.
+    fn flows(&self) -> Result<()> {
+        for writer in &self.writers {
+            let before = writer.acked();
+            eventually("records to flow where the victim is alone", PATIENCE, || {
+                let more = writer.acked() - before;
+                ensure!(more >= 300, "{more} more are acknowledged");
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn others_run(&self, command: &[&str]) -> Result<()> {
+        for node in self.cluster.brokers().iter().filter(|node| node.id() != VICTIM) {
+            let said = node.home()?.run(command)?;
+            ensure!(said.code == 0, "{} on {}: {}", command.join(" "), node.home_name(), said.stderr);
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! tells.
 
 use anyhow::ensure;
-use e2e::corner::{SESSION, next_epoch, spec};
+use e2e::corner::{Alone, SESSION, next_epoch, spec};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, story};
 
@@ -12,8 +12,10 @@ fn a_broker_is_back_before_its_session_would_have_ended() {
         let setup = Setup { cluster: spec(), policy: &[("restart_tries", "99")], ..Setup::default() };
         let scenario = Scenario::begin(lab, &setup)?;
         scenario.start_agents()?;
+        let alone = Alone::begin(&scenario.cluster)?;
         let victim = scenario.victim()?.clone();
         let rejoin = scenario.recovered_after(PATIENCE, || victim.power_off())?;
+        alone.end()?;
         ensure!(rejoin.gone < SESSION.as_secs_f64() - 2.0, "it waited for its session: {rejoin:?}");
         scenario.journal_says(1, &["removed the dead broker's registration", "recovered"], PATIENCE)?;
         scenario.decided("healthy", PATIENCE)?;

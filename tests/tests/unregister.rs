@@ -3,7 +3,7 @@
 //! others see the broker again, by its registration, and at the end by what was acknowledged.
 
 use anyhow::{Context, Result, ensure};
-use e2e::corner::{SESSION, left_alone, next_epoch, spec, unregistered};
+use e2e::corner::{Alone, SESSION, left_alone, next_epoch, spec, unregistered};
 use e2e::kafka::{ClusterSpec, Standing};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::tap::{OnUnregister, Tap};
@@ -27,9 +27,13 @@ fn a_registration_is_removed_where_that_is_right() {
         let scenario = Scenario::begin(lab, &setup)?;
         scenario.start_agents()?;
 
-        lab.note("its host dies: it has two log dirs");
+        lab.note(
+            "its host dies: it has two log dirs, and partitions of which it alone has what was acknowledged",
+        );
+        let alone = Alone::begin(&scenario.cluster)?;
         let victim = scenario.victim()?.clone();
         unregistered(&scenario, || victim.power_off())?;
+        alone.end()?;
         scenario.journal_says(1, &["removed the dead broker's registration", "recovered"], PATIENCE)?;
         ensure!(tap.seen() == 1, "the request was sent {} times", tap.seen());
 
@@ -46,7 +50,6 @@ fn a_registration_is_removed_where_that_is_right() {
 
 /// Waits until nothing is open, so that the next fault begins a new epoch.
 fn settled(scenario: &Scenario<'_>) -> Result<u32> {
-    // Where the victim alone is in sync the others are not, and that is meant.
     scenario.cluster.watch(VICTIM).wait("to be in sync", PATIENCE, Standing::is_complete)?;
     scenario.decided("healthy", PATIENCE)?;
     next_epoch(scenario)
