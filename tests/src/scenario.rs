@@ -28,6 +28,9 @@ pub const PARTITIONS: i32 = 50;
 /// The broker that everything happens to.
 pub const VICTIM: i32 = 1;
 
+/// Of a record that is written only to be there, in bytes.
+const LOADED_SIZE: usize = 64 << 10;
+
 /// How long a story waits for what is to happen. It happens sooner, by a lot; but a busy machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -49,6 +52,8 @@ pub struct Scenario<'a> {
     pub ontap: Option<Ontap>,
     ledger: PathBuf,
     writer: Writer,
+    /// What was written besides, to be there.
+    loaded: Option<History>,
     group: Option<GroupReader>,
     log: GroupLog,
 }
@@ -95,8 +100,20 @@ impl<'a> Scenario<'a> {
         let writer = cluster.write(WriteSpec { socket_timeout_ms: setup.socket_timeout_ms, ..load })?;
         let group = Some(cluster.read_in_group(TOPIC, "audit")?);
         let log = GroupLog::default();
-        let scenario =
-            Self { lab, cluster, standby, agent, standbys, at_home, ontap, ledger, writer, group, log };
+        let scenario = Self {
+            lab,
+            cluster,
+            standby,
+            agent,
+            standbys,
+            at_home,
+            ontap,
+            ledger,
+            writer,
+            loaded: None,
+            group,
+            log,
+        };
         scenario.flows(1000)?;
         // Partitions are new. One that is slow to begin with would be taken for one that a fault stopped.
         eventually("every partition to take records", PATIENCE, || {
@@ -133,6 +150,23 @@ impl<'a> Scenario<'a> {
         self.cluster.broker(VICTIM)?.home()
     }
 
+    /// Writes so many bytes beside the load, in large records and as fast as they are taken. They are judged with the rest.
+    ///
+    /// # Errors
+    /// When that takes longer than [`PATIENCE`], or was done before.
+    pub fn load(&mut self, bytes: u64) -> Result<()> {
+        ensure!(self.loaded.is_none(), "this scenario was loaded before");
+        let spec = WriteSpec { rate: None, size: LOADED_SIZE, ..WriteSpec::steady(TOPIC, PARTITIONS, 0) };
+        let writer = self.cluster.write(spec)?;
+        eventually("the load to be written", PATIENCE, || {
+            let written = writer.acked() * LOADED_SIZE;
+            ensure!(written as u64 >= bytes, "{} MiB of {}", written >> 20, bytes >> 20);
+            Ok(())
+        })?;
+        self.loaded = Some(writer.stop()?);
+        Ok(())
+    }
+
     /// Waits until the writer has had `more` acknowledgements from now on, and the group reads them.
     ///
     /// # Errors
@@ -141,7 +175,8 @@ impl<'a> Scenario<'a> {
         let before = self.writer.acked();
         let read = || self.log.read() + self.group.as_ref().map_or(0, GroupReader::read);
         eventually("records to flow", PATIENCE, || {
-            let (acked, read) = (self.writer.acked(), read());
+            let loaded = self.loaded.as_ref().map_or(0, |history| history.acked.len());
+            let (acked, read) = (self.writer.acked(), read().saturating_sub(loaded));
             ensure!(acked >= before + more, "{} records acknowledged since", acked - before);
             ensure!(read + 1000 >= acked, "{acked} records acknowledged, {read} read by the group");
             Ok(())
@@ -192,8 +227,11 @@ impl<'a> Scenario<'a> {
             self.log = self.log.then(group.stop()?);
         }
         self.log.ensure_continuous()?;
-        ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
-        let verdict = self.cluster.verify(&[&history])?;
+        let histories: Vec<&History> = self.loaded.iter().chain([&history]).collect();
+        for history in &histories {
+            ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
+        }
+        let verdict = self.cluster.verify(&histories)?;
         self.lab.note(format!("{verdict}; longest wait {:.1?}", history.longest_wait()));
         verdict.ensure_clean()?;
         Ok(End { lost: verdict.lost(), history, read: self.log })

@@ -102,6 +102,8 @@ impl Writer {
             .set("enable.idempotence", "true")
             .set("max.in.flight.requests.per.connection", "1")
             .set("linger.ms", "5")
+            // What waits in the client is still to be written when the writer is stopped.
+            .set("queue.buffering.max.kbytes", "65536")
             .set("socket.timeout.ms", spec.socket_timeout_ms.to_string());
         let producer =
             Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);

@@ -20,8 +20,6 @@ use crate::takeover::{in_place, settle};
 use crate::write;
 
 const WINDOW: Duration = Duration::from_secs(5);
-/// After this long a broker is taken as it is.
-const WARM_UP: Duration = Duration::from_secs(45);
 /// How long any recovery may take here.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -66,7 +64,7 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     };
     let scenario = Scenario::begin(lab, &Setup { cluster, rate: options.rate, ..Setup::default() })?;
     let watch = |pid: i32| -> Result<Footprint> {
-        settle(lab, &scenario, WARM_UP)?;
+        settle(lab, &scenario)?;
         Footprint::watch(pid, options.window(), WINDOW)
     };
     let broker = scenario.cluster.broker(VICTIM)?;
