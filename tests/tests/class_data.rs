@@ -9,7 +9,7 @@ use e2e::{eventually, story};
 
 /// How long a daemon may take to have an archive made: half a minute until it begins, and a Kafka that gets of the processors
 /// what nobody else wants.
-const MADE_WITHIN: Duration = Duration::from_secs(300);
+const MADE_WITHIN: Duration = Duration::from_secs(480);
 
 /// Kafka on the standby has `archive` mapped, by the kernel's word.
 fn ensure_mapped(scenario: &Scenario<'_>, archive: &str) -> Result<()> {
