@@ -1,6 +1,7 @@
 //! What the stories about `UnregisterBroker` have in common: a session that is long enough to tell a broker that waited for
 //! its end from one that did not, and an eye on its registration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -39,7 +40,8 @@ pub fn spec() -> ClusterSpec {
 }
 
 /// Writers to partitions of which the victim alone has what was acknowledged: nobody else has a replica, or nobody else is in
-/// sync, since the others' followers cannot reach it. To all else it is a broker like any other.
+/// sync, since the others' followers cannot reach it. To clients it is a broker like any other; what it leads that wants two in sync
+/// takes no records meanwhile.
 pub struct Alone<'a> {
     cluster: &'a Cluster,
     writers: Vec<Writer>,
@@ -96,10 +98,14 @@ impl<'a> Alone<'a> {
     /// Waits until each partition of the topics has taken more records.
     fn flows(&self) -> Result<()> {
         for writer in &self.writers {
-            let before = writer.acked();
+            let before = writer.acked_by_partition();
+            let of = |acked: &BTreeMap<i32, usize>, partition| acked.get(&partition).copied().unwrap_or(0);
             eventually("records to flow where the victim is alone", PATIENCE, || {
-                let more = writer.acked() - before;
-                ensure!(more >= 300, "{more} more are acknowledged");
+                let now = writer.acked_by_partition();
+                for partition in 0..PARTITIONS {
+                    let more = of(&now, partition) - of(&before, partition);
+                    ensure!(more >= 10, "partition {partition} has taken {more} more records");
+                }
                 Ok(())
             })?;
         }
@@ -201,4 +207,18 @@ pub fn left_alone(scenario: &Scenario<'_>, fault: impl FnOnce() -> Result<()>) -
 /// When the ledger cannot be read.
 pub fn next_epoch(scenario: &Scenario<'_>) -> Result<u32> {
     u32::try_from(scenario.epochs()?.len() + 1).context("so many epochs")
+}
+
+/// A person removes the broker's registration while it lives: it serves on and is part of nothing, until it is killed and started
+/// again.
+///
+/// # Errors
+/// When it is not, or on another way.
+pub fn survivor(scenario: &Scenario<'_>) -> Result<()> {
+    let epoch = next_epoch(scenario)?;
+    let pids = scenario.kafkas()?;
+    scenario.recovered_after(PATIENCE, || scenario.cluster.unregister(VICTIM))?;
+    scenario.journal_says(epoch, &["end_unregistered", "Kafka was killed", "recovered"], PATIENCE)?;
+    ensure!(scenario.kafkas()?.len() == 1 && scenario.kafkas()? != pids, "it was not started again");
+    scenario.decided("healthy", PATIENCE).map(drop)
 }

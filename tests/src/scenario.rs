@@ -117,7 +117,7 @@ impl<'a> Scenario<'a> {
         scenario.flows(1000)?;
         // Partitions are new. One that is slow to begin with would be taken for one that a fault stopped.
         eventually("every partition to take records", PATIENCE, || {
-            let partitions = scenario.writer.partitions_acked();
+            let partitions = scenario.writer.acked_by_partition().len();
             ensure!(partitions == PARTITIONS.unsigned_abs() as usize, "{partitions} of {PARTITIONS}");
             Ok(())
         })?;

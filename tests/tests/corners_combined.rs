@@ -2,7 +2,7 @@
 //! replicas, which other stories have.
 
 use anyhow::{Result, bail, ensure};
-use e2e::corner::{SESSION, spec, unregistered};
+use e2e::corner::{SESSION, spec, survivor, unregistered};
 use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, eventually, story};
@@ -13,7 +13,7 @@ fn setup() -> Setup {
         format: ["--feature", "eligible.leader.replicas.version=0"].map(str::to_owned).to_vec(),
         ..spec()
     };
-    Setup { cluster, ..Setup::default() }
+    Setup { cluster, policy: &[("restart_tries", "99")], ..Setup::default() }
 }
 
 #[test]
@@ -36,6 +36,8 @@ fn tell(scenario: Scenario<'_>, active: bool) -> Result<()> {
     ensure!(rejoin.all_in_sync < 2.0 * SESSION.as_secs_f64(), "{rejoin:?}");
     scenario.journal_says(1, &["removed the dead broker's registration", "recovered"], PATIENCE)?;
     scenario.decided("healthy", PATIENCE)?;
+    scenario.lab.note("its registration is removed while it lives, which it knows of as a controller");
+    survivor(&scenario)?;
     scenario.ensure_runs_on("standby-1")?;
     scenario.verdict().map(drop)
 }

@@ -2,8 +2,8 @@
 //! tells.
 
 use anyhow::ensure;
-use e2e::corner::{Alone, SESSION, next_epoch, spec};
-use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
+use e2e::corner::{Alone, SESSION, next_epoch, spec, survivor};
+use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{Fault, story};
 
 #[test]
@@ -35,14 +35,4 @@ fn a_broker_is_back_before_its_session_would_have_ended() {
         scenario.verdict()?;
         Ok(())
     });
-}
-
-/// It serves on and is part of nothing, until it is killed and started again.
-fn survivor(scenario: &Scenario<'_>) -> anyhow::Result<()> {
-    let epoch = next_epoch(scenario)?;
-    let pids = scenario.kafkas()?;
-    scenario.recovered_after(PATIENCE, || scenario.cluster.unregister(VICTIM))?;
-    scenario.journal_says(epoch, &["end_unregistered", "Kafka was killed", "recovered"], PATIENCE)?;
-    ensure!(scenario.kafkas()?.len() == 1 && scenario.kafkas()? != pids, "it was not started again");
-    scenario.decided("healthy", PATIENCE).map(drop)
 }

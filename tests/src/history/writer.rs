@@ -1,6 +1,6 @@
 //! A producer that remembers.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -102,6 +102,8 @@ impl Writer {
             .set("enable.idempotence", "true")
             .set("max.in.flight.requests.per.connection", "1")
             .set("linger.ms", "5")
+            // As long as a story may take: nothing that is only slow is given up.
+            .set("message.timeout.ms", "600000")
             // What waits in the client is still to be written when the writer is stopped.
             .set("queue.buffering.max.kbytes", "65536")
             .set("socket.timeout.ms", spec.socket_timeout_ms.to_string());
@@ -122,11 +124,14 @@ impl Writer {
         self.producer.context().notes().acked.len()
     }
 
-    /// How many partitions have had a record acknowledged so far.
+    /// How many records have been acknowledged so far, of each partition that has any.
     #[must_use]
-    pub fn partitions_acked(&self) -> usize {
-        let notes = self.producer.context().notes();
-        notes.acked.iter().map(|record| record.partition).collect::<BTreeSet<i32>>().len()
+    pub fn acked_by_partition(&self) -> BTreeMap<i32, usize> {
+        let mut acked = BTreeMap::new();
+        for record in &self.producer.context().notes().acked {
+            *acked.entry(record.partition).or_default() += 1;
+        }
+        acked
     }
 
     /// How many records are with the client, not yet acknowledged.

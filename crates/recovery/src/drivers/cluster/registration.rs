@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 
 use crate::kafka::wire::{ClusterSeen, Connection, Controller, WireError};
 use crate::model::{BrokerId, Endpoint};
@@ -32,7 +34,8 @@ pub enum Told {
 
 /// Asks up to three of `brokers`, other than `broker`, side by side. That it has no registration is what most of them must say, and
 /// none of them otherwise; and then the active one of `controllers` must say so as well, if any are known: brokers that are cut off
-/// from the controllers tell what was. Where brokers do not tell it at all, it alone does.
+/// from the controllers tell what was. One that is a controller itself is known to them in any case, so there the brokers' word
+/// stands. Where brokers do not tell it at all, the active controller alone does.
 pub async fn ask(
     broker: BrokerId,
     brokers: &BTreeMap<BrokerId, Endpoint>,
@@ -40,17 +43,21 @@ pub async fn ask(
 ) -> Told {
     let others = brokers.iter().filter(|(id, _)| **id != broker).take(ASKED);
     let asked: Vec<_> = others.map(|(_, endpoint)| describe(endpoint)).collect();
+    let is_controller = controllers.iter().any(|controller| controller.id == broker);
     match judge(broker, join_all(asked).await) {
-        Told::Untold | Told::Unregistered if !controllers.is_empty() => ask_active(broker, controllers).await,
+        Told::Untold if !controllers.is_empty() => ask_active(broker, controllers).await,
+        Told::Unregistered if !controllers.is_empty() && !is_controller => {
+            ask_active(broker, controllers).await
+        }
         told => told,
     }
 }
 
 /// Asks the controllers themselves, of which only the active one answers.
 async fn ask_active(broker: BrokerId, controllers: &[Controller]) -> Told {
-    let asked: Vec<_> = controllers.iter().map(|controller| knows(&controller.listener, broker)).collect();
-    let mut failures = Vec::new();
-    for said in join_all(asked).await {
+    let asked = controllers.iter().map(|controller| knows(&controller.listener, broker));
+    let (mut asked, mut failures) = (asked.collect::<FuturesUnordered<_>>(), Vec::new());
+    while let Some(said) = asked.next().await {
         match said {
             Ok(true) => return Told::Registered,
             Ok(false) => return Told::Unregistered,
@@ -165,5 +172,15 @@ mod tests {
         assert_eq!(told(&[&passive, &misses]).await, Told::Unregistered);
         assert_eq!(told(&[&passive, &knows]).await, Told::Registered);
         assert!(matches!(told(&[&passive]).await, Told::Unknown { .. }));
+    }
+
+    #[tokio::test]
+    async fn of_a_broker_that_is_a_controller_the_brokers_tell() {
+        let broker = Fake::start(misses_it).await;
+        let brokers = BTreeMap::from([(BrokerId(2), broker.at.clone())]);
+        let active = controller(0).await;
+        let known = [Controller { id: BrokerId(1), listener: active.at.clone() }];
+        assert_eq!(ask(BrokerId(1), &brokers, &known).await, Told::Unregistered);
+        assert_eq!(active.calls(ApiKey::IncrementalAlterConfigs), 0);
     }
 }

@@ -23,7 +23,7 @@ pub struct KafkaRegistration {
 }
 
 impl KafkaRegistration {
-    /// Looks after `guarded`, by the brokers that are `listed` or, before Kafka 4.0, by `controllers`.
+    /// Looks after `guarded`, by the brokers that are `listed` and by `controllers`.
     #[must_use]
     pub fn new(
         guarded: BTreeSet<BrokerId>,
