@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::kafka::{ANSWER_LIMIT, DRIVER, KafkaCluster, OPEN_LIMIT, leads};
 use crate::kafka::wire::{Connection, MetadataSeen, Topics, WireError};
@@ -18,11 +18,23 @@ use crate::ports::{Note, StepError};
 const FIRST_BATCH: usize = 4;
 /// And never more than this: all at once would have every client look for its new leader in the same moment.
 const LARGEST_BATCH: usize = 100;
-/// How long the brokers may take to learn of leaders that the controller has elected, and the broker to serve them. One that takes
-/// longer gets the next batch all the same: none of it is lost by that.
+/// How long the brokers may take to learn of leaders that the controller has elected.
 const ELECTED_WITHIN: Duration = Duration::from_secs(5);
+/// How long the broker may take to serve a batch. One that takes longer gets the next all the same, but not a larger one.
+const SERVED_WITHIN: Duration = Duration::from_secs(5);
+/// For how long in all that is minded. A broker that serves nothing yet by then gets the rest without delay: it leads nothing the
+/// less for being waited for.
+const MINDED_FOR: Duration = Duration::from_secs(60);
 /// Between two looks for that.
 const ELECTED_POLL: Duration = Duration::from_millis(100);
+
+/// What became of a batch.
+struct Elected {
+    /// What is still led by others, with the reason.
+    missing: Vec<String>,
+    /// Whether the broker serves the rest of it.
+    serves: bool,
+}
 
 impl KafkaCluster {
     /// Has `broker` lead what it is the first replica of and in sync for.
@@ -37,10 +49,20 @@ impl KafkaCluster {
         let (due, lagging): (Vec<&Replication>, Vec<_>) = away.partition(|p| p.isr.contains(&broker));
         let due: Vec<_> = due.into_iter().map(|p| (p.topic.clone(), p.partition)).collect();
         let (mut missing, mut size, mut left) = (Vec::new(), FIRST_BATCH, &due[..]);
+        let (mut late, minded) = (0, Instant::now() + MINDED_FOR);
         while !left.is_empty() {
             let (batch, rest) = left.split_at(size.min(left.len()));
-            missing.extend(self.elect(broker, batch).await?);
-            (left, size) = (rest, LARGEST_BATCH.min(size * 2));
+            let elected = self.elect(broker, batch, minded).await?;
+            missing.extend(elected.missing);
+            late += usize::from(!elected.serves);
+            size = if Instant::now() >= minded {
+                LARGEST_BATCH
+            } else if elected.serves {
+                LARGEST_BATCH.min(size * 2)
+            } else {
+                size
+            };
+            left = rest;
         }
         if let Some(first) = missing.first() {
             let (missed, all) = (missing.len(), preferred.len());
@@ -49,12 +71,17 @@ impl KafkaCluster {
         }
         let leads = preferred.len() - lagging.len();
         let text = format!("broker {broker} leads {leads} of the {} partitions it should", preferred.len());
-        Ok(Note::new(text).with("elected", due.len()).with("not_in_isr", lagging.len()))
+        let note = Note::new(text).with("elected", due.len()).with("not_in_isr", lagging.len());
+        Ok(note.with("batches_served_late", late))
     }
 
-    /// Has one batch elected, and waits until a surviving broker knows and the broker serves it. Returns what is still led by
-    /// others, with the reason.
-    async fn elect(&self, broker: BrokerId, batch: &[(String, i32)]) -> Result<Vec<String>, StepError> {
+    /// Has one batch elected, and waits until a surviving broker knows and, no longer than until `minded`, the broker serves it.
+    async fn elect(
+        &self,
+        broker: BrokerId,
+        batch: &[(String, i32)],
+        minded: Instant,
+    ) -> Result<Elected, StepError> {
         let action = || action(broker);
         let (_, via, seen) = self.via(Some(broker), Topics::None, action).await?;
         let failed =
@@ -74,12 +101,15 @@ impl KafkaCluster {
                 batch.iter().cloned().partition(|p| led.contains(&(p.0.as_str(), p.1)));
             let all_refused = missing.iter().all(|p| reasons.contains_key(p));
             if all_refused || Instant::now() >= until {
-                if let Some(at) = seen.brokers.get(&broker) {
-                    served(at, &led, until).await;
-                }
                 let unknown = || "elected, and not seen to lead".to_owned();
                 let why = |p: &(String, i32)| reasons.get(p).cloned().unwrap_or_else(unknown);
-                return Ok(missing.iter().map(|p| format!("{}-{}: {}", p.0, p.1, why(p))).collect());
+                let missing = missing.iter().map(|p| format!("{}-{}: {}", p.0, p.1, why(p))).collect();
+                let due = minded.min(Instant::now() + SERVED_WITHIN);
+                let serves = match seen.brokers.get(&broker) {
+                    Some(at) if !led.is_empty() => timeout_at(due, until_it_serves(at, &led)).await.is_ok(),
+                    _ => true,
+                };
+                return Ok(Elected { missing, serves });
             }
             sleep(ELECTED_POLL).await;
         }
@@ -98,9 +128,8 @@ async fn to_controller(via: Connection, seen: &MetadataSeen) -> Result<Connectio
     }
 }
 
-/// Waits until the broker at this listener serves `partitions`, or it is late. Others hear of a new leader before it has begun to
-/// be one.
-async fn served(at: &Endpoint, partitions: &[(String, i32)], until: Instant) {
+/// Waits until the broker at this listener serves `partitions`. Others hear of a new leader before it has begun to be one.
+async fn until_it_serves(at: &Endpoint, partitions: &[(String, i32)]) {
     let mut asked = None;
     loop {
         if asked.is_none() {
@@ -112,9 +141,6 @@ async fn served(at: &Endpoint, partitions: &[(String, i32)], until: Instant) {
                 Ok(false) => {}
                 Err(_) => asked = None,
             }
-        }
-        if Instant::now() >= until {
-            return;
         }
         sleep(ELECTED_POLL).await;
     }

@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::UnregisterBrokerRequest;
 use serde::Deserialize;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::registration::{self, Told};
 use crate::drivers::clock::SystemClock;
@@ -24,7 +24,6 @@ use crate::model::{BrokerId, Endpoint, PartitionView, human};
 use crate::ports::{Clock, Cluster, Note, Standing, StepError, Unregistered, chain};
 
 pub(super) const DRIVER: &str = "kafka";
-const READ_ID: &str = "read the cluster's id";
 /// A broker that lives says who the others are within milliseconds. After this long the next one is asked as well.
 const HEDGE: Duration = Duration::from_millis(30);
 /// How long a broker may take to be connected to and to say which versions it offers.
@@ -36,9 +35,6 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(3);
 /// What was looked at before `UnregisterBroker` is sent counts for this long.
 const LOOKED_WITHIN: Duration = Duration::from_secs(5);
-/// A cluster's id does not change: what a broker said of it counts for this long. All partitions are read more often than
-/// that, so a takeover needs not ask.
-const ID_TOLD_WITHIN: Duration = Duration::from_mins(2);
 
 /// How the cluster is reached.
 #[derive(Debug, Clone, Deserialize, schemars::JsonSchema)]
@@ -49,8 +45,9 @@ pub struct ClusterConfig {
     #[schemars(with = "Vec<String>")]
     pub bootstrap: Vec<Endpoint>,
     /// The KRaft controllers' own listeners, as `node-id@host:port`. With them a dead broker's registration is
-    /// removed as soon as the fence is proven; without them a takeover waits for its session to expire. Before Kafka 4.0
-    /// only they tell a broker that lost its registration from one that is fenced. Leave empty with ZooKeeper.
+    /// removed as soon as the fence is proven; without them a takeover waits for its session to expire. They have the last
+    /// word on whether a broker has lost its registration, and before Kafka 4.0 the only one: while none of them answers,
+    /// no such broker is started again. Leave empty with ZooKeeper.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub controllers: Vec<Controller>,
@@ -101,16 +98,6 @@ struct Known {
     brokers: BTreeMap<BrokerId, Endpoint>,
     /// The broker that answered last is asked first, so that dead ones cost their deadline once.
     good: Option<BrokerId>,
-    /// The cluster's id, who said so, and when.
-    id: Option<(IdTold, Instant)>,
-}
-
-/// A broker's word on the cluster's id.
-#[derive(Debug, Clone)]
-struct IdTold {
-    id: String,
-    via: BrokerId,
-    at: Endpoint,
 }
 
 impl KafkaCluster {
@@ -149,29 +136,14 @@ impl KafkaCluster {
             brokers.retain(|(id, _)| Some(*id) != broker);
             brokers.sort_by_key(|(id, _)| Some(*id) != good);
             match first_to_answer(brokers, topics).await {
-                Ok((via, connection, seen)) => {
-                    let (brokers, at) = (seen.brokers.clone(), connection.at().clone());
-                    let id = seen.cluster_id.clone().map(|id| (IdTold { id, via, at }, Instant::now()));
-                    *self.known() = Known { brokers, good: Some(via), id };
-                    return Ok((via, connection, seen));
+                Ok((id, connection, seen)) => {
+                    *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
+                    return Ok((id, connection, seen));
                 }
                 Err(failed) => failures.extend(failed),
             }
         }
         Err(failures)
-    }
-
-    /// The cluster's id, by what a broker said lately, or says now.
-    async fn told_id(&self) -> Result<IdTold, StepError> {
-        let known = self.known().id.clone();
-        if let Some((told, _)) = known.filter(|(_, when)| when.elapsed() < ID_TOLD_WITHIN) {
-            return Ok(told);
-        }
-        let (via, connection, seen) = self.via(None, Topics::None, || READ_ID.to_owned()).await?;
-        let at = connection.at().clone();
-        let why = || format!("broker {via} at {at} does not tell it");
-        let refused = || StepError::Refused { driver: DRIVER, action: READ_ID.to_owned(), why: why() };
-        Ok(IdTold { id: seen.cluster_id.ok_or_else(refused)?, via, at })
     }
 
     /// Learns the brokers' addresses from the first bootstrap server that answers.
@@ -298,17 +270,23 @@ pub(super) fn leads(view: &PartitionView, broker: BrokerId) -> impl Iterator<Ite
 #[async_trait]
 impl Cluster for KafkaCluster {
     async fn id(&self) -> Result<String, StepError> {
-        let refused = |why| StepError::Refused { driver: DRIVER, action: READ_ID.to_owned(), why };
-        match (self.told_id().await, &self.config.id) {
-            (Ok(told), Some(configured)) if told.id != *configured => Err(refused(format!(
-                "broker {} at {} belongs to cluster {}, and cluster.id is {configured}: one of cluster.bootstrap and \
-                 cluster.id is wrong",
-                told.via, told.at, told.id
-            ))),
-            (Ok(told), _) => Ok(told.id),
-            (Err(error @ StepError::Refused { .. }), _) | (Err(error), None) => Err(error),
+        let action = || "read the cluster's id".to_owned();
+        let (via, connection, seen) = match (self.via(None, Topics::None, action).await, &self.config.id) {
+            (Ok(told), _) => told,
             // Nobody can be asked; the configuration says what it must be.
-            (Err(_), Some(configured)) => Ok(configured.clone()),
+            (Err(_), Some(configured)) => return Ok(configured.clone()),
+            (Err(error), None) => return Err(error),
+        };
+        let refused = |why| StepError::Refused { driver: DRIVER, action: action(), why };
+        let at = connection.at();
+        let said =
+            seen.cluster_id.ok_or_else(|| refused(format!("broker {via} at {at} does not tell it")))?;
+        match &self.config.id {
+            Some(configured) if *configured != said => Err(refused(format!(
+                "broker {via} at {at} belongs to cluster {said}, and cluster.id is {configured}: one of \
+                 cluster.bootstrap and cluster.id is wrong"
+            ))),
+            _ => Ok(said),
         }
     }
 
@@ -605,20 +583,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_told_of_the_clusters_id_lately_is_not_asked_again() {
-        let bed = Bed::new().await;
-        let asked = || bed.brokers.iter().map(|fake| fake.calls(ApiKey::Metadata)).sum::<usize>();
-        let (well, wrong) = (bed.cluster_with(&[], None), bed.cluster_with(&[], Some("cluster-b")));
-        for cluster in [&well, &wrong] {
-            cluster.partitions().await.unwrap();
-        }
-        let before = asked();
-        assert_eq!(well.id().await.unwrap(), "cluster-a");
-        assert!(matches!(wrong.id().await, Err(StepError::Refused { .. })));
-        assert_eq!(asked(), before);
-    }
-
-    #[tokio::test]
     async fn standing_is_told_by_another_broker() {
         let bed = Bed::new().await;
         bed.world().partitions = vec![
@@ -755,11 +719,12 @@ mod tests {
     #[tokio::test]
     async fn a_broker_that_is_slow_to_serve_gets_the_next_batch_all_the_same() {
         let bed = Bed::new().await;
-        bed.world().partitions = led_by_others(9);
+        bed.world().partitions = led_by_others(17);
         // More often than it is asked in the five seconds that it has for a batch.
         bed.world().not_yet = 60;
-        bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
-        assert_eq!(bed.world().batches, [4, 4]);
+        let note = bed.cluster().elect_preferred(BrokerId(2)).await.unwrap();
+        assert_eq!(bed.world().batches, [4, 4, 8]);
+        assert_eq!(note.details["batches_served_late"], "1");
     }
 
     #[tokio::test]
