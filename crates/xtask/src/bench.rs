@@ -38,6 +38,9 @@ pub(crate) enum Bench {
         /// How many takeovers, and as many restarts in place.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
+        /// Options for the Java that the standby starts, to see what they are good for; such as -XX:TieredStopAtLevel=1.
+        #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+        java_options: Option<String>,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -223,8 +226,10 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { runs, json } => {
-            on_the_bed(Call::new("takeover", &[("runs", &runs.to_string())]), json)
+        Bench::Takeover { runs, java_options, json } => {
+            let mut call = Call::new("takeover", &[("runs", &runs.to_string())]);
+            call.options.extend(java_options.iter().map(|words| ("java-options", words.clone())));
+            on_the_bed(call, json)
         }
         Bench::Growth { sizes, runs, json } => {
             let sizes = sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");

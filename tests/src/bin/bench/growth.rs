@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Line, Row, cpu_seconds};
 use crate::takeover::settle;
-use crate::{in_its_own_lab, write};
+use crate::{SETUP, in_its_own_lab, write};
 
 /// One such segment in each of the [`PARTITIONS`] is a GB (10⁹ bytes) on each broker.
 const SEGMENT: u64 = 20_000_000;
@@ -57,7 +57,7 @@ pub(crate) struct OneOptions {
 impl OneOptions {
     pub(crate) fn limit(&self) -> Duration {
         let rebuild = if self.rebuild { rebuild_limit(self.gb) } else { Duration::ZERO };
-        Duration::from_secs(600) + rebuild
+        SETUP + rebuild
     }
 }
 

@@ -23,8 +23,8 @@ use e2e::performance_within;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a cluster of any kind takes to come up, beside what is measured.
-const SETUP: Duration = Duration::from_secs(600);
+/// What a cluster of any kind takes to come up, and three times to calm down, beside what is measured.
+const SETUP: Duration = Duration::from_secs(600 + 3 * takeover::WARM_UP.as_secs());
 
 #[derive(Parser)]
 struct Args {
@@ -38,14 +38,11 @@ enum What {
     Takeover {
         #[arg(long)]
         runs: u32,
-        #[arg(long)]
-        json: PathBuf,
+        #[command(flatten)]
+        one: takeover::Options,
     },
     /// One of them: what `takeover` starts.
-    One {
-        #[arg(long)]
-        json: PathBuf,
-    },
+    One(takeover::Options),
     /// Takeovers and rebuilds with more and more data, each on a cluster of its own.
     Growth(growth::Options),
     /// One of them.
@@ -69,8 +66,8 @@ enum What {
 
 fn main() -> Result<()> {
     match Args::parse().what {
-        What::One { json } => e2e::performance("bench", |lab| takeover::one(lab, &json)),
-        What::Takeover { runs, json } => takeover::all(runs, &json),
+        What::One(options) => performance_within("bench", SETUP, |lab| takeover::one(lab, &options)),
+        What::Takeover { runs, one } => takeover::all(runs, &one),
         What::Growth(options) => growth::all(&options),
         What::GrowthOne(options) => {
             performance_within("bench", options.limit(), |lab| growth::one(lab, &options))

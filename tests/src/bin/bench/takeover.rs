@@ -4,7 +4,7 @@
 //! `cargo xtask bench takeover --runs N --json FILE`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// Cores that all brokers together use once they are warm.
 const CALM: f64 = 0.6;
 /// After this long they are taken as they are. Brokers that began to run together compile for minutes where cores are few.
-const WARM_UP: Duration = Duration::from_secs(240);
+pub(crate) const WARM_UP: Duration = Duration::from_secs(240);
 /// What a takeover of 50 partitions and 1.5 GB should take, and make a producer wait, on two idle cores.
 const AIM_TIME_TO_ISR_S: f64 = 6.0;
 const AIM_STALL_S: f64 = 4.0;
@@ -37,6 +37,15 @@ const AIM_RATIO: f64 = 0.5;
 /// The phases of a takeover, as the agent's metrics name them.
 pub(crate) const PHASES: [&str; 9] =
     ["detect", "claim", "fence", "prove", "prepare", "verify", "start", "rejoin", "settle"];
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// For the Java that the standby starts, before those that Kafka's scripts would use.
+    #[arg(long, allow_hyphen_values = true)]
+    java_options: Option<String>,
+    #[arg(long)]
+    json: PathBuf,
+}
 
 #[derive(Serialize, Deserialize)]
 struct One {
@@ -69,6 +78,9 @@ struct Reference {
 #[derive(Serialize)]
 struct Figures {
     conditions: Conditions,
+    /// What the standby's Java was told besides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    java_options: Option<String>,
     table: Vec<Row>,
     takeover: Summary,
     reference: Summary,
@@ -88,28 +100,31 @@ struct Summary {
     consumer_stall: Figure,
 }
 
-pub(crate) fn all(runs: u32, json: &Path) -> Result<()> {
+pub(crate) fn all(runs: u32, options: &Options) -> Result<()> {
     ensure!(runs > 0, "--runs must be at least 1");
+    let mut arguments = vec!["one".to_owned()];
+    arguments.extend(options.java_options.iter().map(|words| format!("--java-options={words}")));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
     let mut figures: Vec<One> = Vec::new();
     for run in 1..=runs {
         let file = folder.path().join(format!("{run}.json"));
-        let one: One = in_its_own_lab(&["one"], &file)?;
+        let one: One = in_its_own_lab(&arguments, &file)?;
         eprintln!(
             "run {run} of {runs}: time-to-ISR {:.2} s, in-place restart {:.2} s",
             one.run.time_to_isr_s, one.reference.time_to_isr_s
         );
         figures.push(one);
     }
-    let figures = Figures::of(conditions.until_now()?, figures)?;
+    let figures = Figures::of(conditions.until_now()?, options.java_options.clone(), figures)?;
     let (takeover, reference) = (&figures.takeover.time_to_isr, &figures.reference.time_to_isr);
     eprintln!("median: {takeover} s against {reference} s, ratio {:.2}", figures.ratio);
-    write(json, &figures)
+    write(&options.json, &figures)
 }
 
 impl Figures {
-    fn of(conditions: Conditions, measured: Vec<One>) -> Result<Self> {
+    fn of(conditions: Conditions, java_options: Option<String>, measured: Vec<One>) -> Result<Self> {
         let (runs, references): (Vec<_>, Vec<_>) =
             measured.into_iter().map(|one| (one.run, one.reference)).unzip();
         let of = |value: fn(&Run) -> f64| Figure::of(runs.iter().map(value));
@@ -142,11 +157,11 @@ impl Figures {
             Row::new("longest wait of the consumer, takeover", "s", takeover.consumer_stall),
             Row::new("longest wait of the consumer, restart in place", "s", reference.consumer_stall),
         ];
-        Ok(Self { conditions, table, takeover, reference, ratio, phases_s, runs, references })
+        Ok(Self { conditions, java_options, table, takeover, reference, ratio, phases_s, runs, references })
     }
 }
 
-pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
+pub(crate) fn one(lab: &Lab, options: &Options) -> Result<()> {
     let cluster = ClusterSpec {
         jvm: Jvm::stock("768m"),
         // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan
@@ -168,6 +183,9 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
     // Reference and takeover both meet a cluster that has been through this before, and are measured alike.
     lab.note("rehearsal");
     in_place(&scenario)?;
+    if let Some(words) = &options.java_options {
+        tell_java(&scenario, words)?;
+    }
     // A standby has its class-data archive made long before it is needed.
     scenario.cli(&["warm"], 0)?;
     settle(lab, &scenario)?;
@@ -207,7 +225,17 @@ pub(crate) fn one(lab: &Lab, json: &Path) -> Result<()> {
         lost: end.lost,
     };
     let one = One { run, reference };
-    write(json, &one)
+    write(&options.json, &one)
+}
+
+/// Has the standby start Kafka with these options of Java as well.
+fn tell_java(scenario: &Scenario, words: &str) -> Result<()> {
+    let path = scenario.standby.local().join("understudy.toml");
+    let environment = BTreeMap::from([("JDK_JAVA_OPTIONS", words)]);
+    let section =
+        toml::to_string(&BTreeMap::from([("broker_host", BTreeMap::from([("environment", environment)]))]))?;
+    let config = std::fs::read_to_string(&path)?;
+    Ok(std::fs::write(&path, format!("{config}\n{section}"))?)
 }
 
 /// The longest waits of producer and consumer, in seconds, from a fault until all was well again.
