@@ -92,8 +92,7 @@ impl Common {
         let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
         let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
         let mut file = render(&template, broker).map_err(refused)?;
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        recover_with(&mut file, processors, broker.log_dirs.len());
+        recover_with(&mut file, processors(), broker.log_dirs.len());
         Ok(file)
     }
 
@@ -158,6 +157,11 @@ impl Common {
     pub(super) fn refuse_if_in_use(&self, broker: BrokerId) -> Result<(), Problem> {
         verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)
     }
+}
+
+/// How many processors this agent may use, and so Kafka beside it.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The proofs, for the record.

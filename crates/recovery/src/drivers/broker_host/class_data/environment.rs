@@ -14,6 +14,15 @@ pub(in super::super) const VARIABLE: &str = "JDK_JAVA_OPTIONS";
 /// What follows the archive in our part of the value. It is Java's default; said, so that the end of our part is known.
 const AUTO: &str = "-Xshare:auto";
 
+/// With so few processors Java's own compilers take them from Kafka while it starts. With more there was nothing to be measured here.
+const FEW: usize = 2;
+
+/// Has HotSpot compile by C2 what has run ten times as often as it asks for by itself; until then C1's code serves. With two
+/// processors Kafka's start takes two thirds of what it takes without (`docs/performance.md`). A Java that has no such option
+/// passes it over.
+const LATER: &str = "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 \
+                     -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000";
+
 /// From this heap on Java's pointers are wide, and an archive with narrow ones does not fit: 32 GiB.
 const WIDE_HEAP: u64 = 32 << 30;
 
@@ -46,9 +55,10 @@ const NOT_FOR_SCRATCH: [&str; 9] = [
 ];
 
 /// The value that tells Java of `archive`, before whatever else the operator has it say; and without what an earlier takeover
-/// put there.
-pub(in super::super) fn with_archive(given: Option<&str>, archive: &Path) -> String {
-    let ours = format!("{} {AUTO}", quoted(&format!("-XX:SharedArchiveFile={}", archive.display())));
+/// put there. Where Kafka has few processors, what only makes it quicker later waits.
+pub(in super::super) fn with_archive(given: Option<&str>, archive: &Path, processors: usize) -> String {
+    let later = if processors <= FEW { format!("{LATER} ") } else { String::new() };
+    let ours = format!("{} {later}{AUTO}", quoted(&format!("-XX:SharedArchiveFile={}", archive.display())));
     match given.map(without_archive).filter(|given| !given.is_empty()) {
         Some(given) => format!("{ours} {given}"),
         None => ours,
@@ -145,19 +155,29 @@ mod tests {
     #[test]
     fn an_operators_own_options_are_kept_behind_ours_and_so_win() {
         let archive = Path::new("/s/kafka-1.jsa");
-        assert_eq!(with_archive(None, archive), OURS);
-        assert_eq!(with_archive(Some("  "), archive), OURS);
-        assert_eq!(with_archive(Some("-Xint -Da=\"b c\""), archive), format!("{OURS} -Xint -Da=\"b c\""));
+        assert_eq!(with_archive(None, archive, 4), OURS);
+        assert_eq!(with_archive(Some("  "), archive, 4), OURS);
+        assert_eq!(with_archive(Some("-Xint -Da=\"b c\""), archive, 4), format!("{OURS} -Xint -Da=\"b c\""));
     }
 
     #[test]
     fn what_an_earlier_takeover_put_there_is_replaced_and_not_repeated() {
         let (first, second) = (Path::new("/s t/kafka-0.jsa"), Path::new("/s/kafka-1.jsa"));
-        let once = with_archive(Some("-Xint"), first);
+        let once = with_archive(Some("-Xint"), first, 4);
         assert_eq!(once, "\"-XX:SharedArchiveFile=/s t/kafka-0.jsa\" -Xshare:auto -Xint");
-        assert_eq!(with_archive(Some(&once), second), format!("{OURS} -Xint"));
+        assert_eq!(with_archive(Some(&once), second, 4), format!("{OURS} -Xint"));
         assert_eq!(without_archive(&once), "-Xint");
         assert_eq!(without_archive("-Xint -Xshare:auto"), "-Xint -Xshare:auto");
+    }
+
+    #[test]
+    fn with_few_processors_what_makes_kafka_quicker_later_waits() {
+        let archive = Path::new("/s/kafka-1.jsa");
+        let few = with_archive(Some("-Xint"), archive, 2);
+        assert_eq!(few, format!("-XX:SharedArchiveFile=/s/kafka-1.jsa {LATER} -Xshare:auto -Xint"));
+        assert_eq!(with_archive(Some("-Xint"), archive, 3), format!("{OURS} -Xint"));
+        assert_eq!(with_archive(Some(&few), archive, 2), few);
+        assert_eq!(without_archive(&few), "-Xint");
     }
 
     fn scratch(given: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::super::BrokerIdentity;
+use super::super::common::processors;
 use super::super::process::{Process, ProcessConfig};
 use super::*;
 use crate::drivers::host_lock::FlockHostLock;
@@ -190,7 +191,7 @@ async fn a_start_uses_what_fits_and_says_so() {
         fs::remove_file(bed.path(file)).unwrap();
     }
     let shown = archive.display();
-    let told = format!("-XX:SharedArchiveFile={shown} -Xshare:auto -Dmine=1");
+    let told = with_archive(Some("-Dmine=1"), &archive, processors());
     assert_eq!(start(2).await, (format!("used: {shown}"), told));
     bed.write("libs/b.jar", "added");
     let (says, told) = start(3).await;

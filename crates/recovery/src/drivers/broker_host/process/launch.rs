@@ -12,6 +12,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::setsid;
 
 use super::super::class_data::{VARIABLE, with_archive};
+use super::super::common::processors;
 use super::super::user::User;
 
 /// Stands for the path of the rendered file.
@@ -68,7 +69,7 @@ impl Launch {
 
     /// What Java is told by the environment.
     fn options(&self, archive: &Path) -> String {
-        with_archive(self.environment.get(VARIABLE).map(String::as_str), archive)
+        with_archive(self.environment.get(VARIABLE).map(String::as_str), archive, processors())
     }
 
     /// Starts the process in its own session. It gets no signal when the agent ends, however it ends.

@@ -60,7 +60,8 @@ pub struct ProcessConfig {
     pub user: Option<String>,
     /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
     /// (only `understudy warm` makes one) or `off`. It is made by running `command` once with a configuration of its own, at
-    /// the lowest priority.
+    /// the lowest priority. Where one is used and this host has at most two processors, Java's second compiler is told to
+    /// wait longer as well (`-XX:Tier4…`).
     #[serde(default)]
     pub class_data: ClassDataUse,
     /// How long a look at files, or starting the process, may take. Storage that takes longer counts as dead.

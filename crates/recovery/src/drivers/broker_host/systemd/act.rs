@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::super::class_data::{AtStart, VARIABLE, with_archive};
-use super::super::common::{Common, PATIENCE, told};
+use super::super::common::{Common, PATIENCE, processors, told};
 use super::super::problem::Problem;
 use super::super::{proc, verify};
 use super::bus::{JobEnd, Verb};
@@ -232,7 +232,7 @@ impl Systemd {
         let loaded = known.then(|| seen.environment.clone());
         let AtStart { archive, says } = self.shelf.at_start().await;
         let given = configured.get(VARIABLE).or_else(|| seen.environment.get(VARIABLE));
-        let options = archive.map(|archive| with_archive(given.map(String::as_str), &archive));
+        let options = archive.map(|archive| with_archive(given.map(String::as_str), &archive, processors()));
         let what = format!("making {unit} ready for broker {broker}");
         let write = move |common: &Common| {
             let mut environment = drop_in::environment(common, broker, epoch, configured);

@@ -59,7 +59,8 @@ pub struct SystemdConfig {
     pub user: Option<String>,
     /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
     /// (only `understudy warm` makes one) or `off`. It is made by `understudy-warm.service` (in `deploy/systemd`), which runs
-    /// what `ExecStart=` of `unit` says once with a configuration of its own, at the lowest priority.
+    /// what `ExecStart=` of `unit` says once with a configuration of its own, at the lowest priority. Where one is used and
+    /// this host has at most two processors, Java's second compiler is told to wait longer as well (`-XX:Tier4…`).
     #[serde(default)]
     pub class_data: ClassDataUse,
     /// How long a look at files, or an answer of systemd, may take. Storage that takes longer counts as dead.

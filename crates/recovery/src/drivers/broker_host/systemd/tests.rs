@@ -10,6 +10,8 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::super::BrokerHostConfig;
+use super::super::class_data::with_archive;
+use super::super::common::processors;
 use super::*;
 use crate::ports::chain;
 use fake::{Fake, OnStart, OnStop, UNIT};
@@ -514,7 +516,7 @@ async fn the_unit_is_told_of_an_archive_that_fits_behind_whatever_it_says_itself
     assert_eq!(note.details["class_data"], format!("used: {}", archive.display()));
     let pid = &note.details["pid"];
     let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
-    let told = format!("JDK_JAVA_OPTIONS=-XX:SharedArchiveFile={} -Xshare:auto", archive.display());
+    let told = format!("JDK_JAVA_OPTIONS={}", with_archive(None, &archive, processors()));
     assert!(environment.split('\0').any(|word| word == told), "{environment}");
     driver.stop(BROKER, LONG).await.unwrap();
 
