@@ -287,9 +287,11 @@ pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     })?;
     let begin = Instant::now();
     let used = || -> Result<f64> {
-        let processes = scenario.cluster.brokers().iter().filter_map(|broker| broker.process().ok());
-        // After a takeover the victim's runs elsewhere: what the others do tells as well whether all is calm.
-        processes.filter(|process| process.is_running()).map(|process| cpu_seconds(process.pid())).sum()
+        let at_home = scenario.cluster.brokers().iter().filter_map(|broker| broker.process().ok());
+        let at_home = at_home.filter(|process| process.is_running()).map(|process| process.pid());
+        // After a takeover the victim's runs there.
+        let moved = scenario.standby.processes(&["kafka.Kafka"])?;
+        at_home.chain(moved.iter().map(|pid| pid.as_raw_nonzero().get())).map(cpu_seconds).sum()
     };
     loop {
         let before = used()?;
