@@ -133,7 +133,12 @@ impl Connection {
             decode::<MetadataRequest>(frame, asked).map(|said| (said.error_code, metadata_seen(said)))
         };
         let seen = if large {
-            let read = tokio::task::spawn_blocking(read).await;
+            let read = tokio::task::spawn_blocking(move || {
+                let seen = read();
+                give_memory_back();
+                seen
+            });
+            let read = read.await;
             read.unwrap_or_else(|panicked| Err(panicked.to_string()))
         } else {
             read()
@@ -279,6 +284,17 @@ fn election_failure(code: i16, message: Option<&str>) -> Option<String> {
         // It leads already.
         ResponseError::ElectionNotNeeded => None,
         other => Some(message.map_or_else(|| other.to_string(), |text| format!("{other}: {text}"))),
+    }
+}
+
+/// Has the C library give back what reading a large answer took. By itself it keeps that for the thread it was freed on, and which
+/// thread reads the next one is chance: an agent among 200,000 partitions grew to 340 MB.
+fn give_memory_back() {
+    // SAFETY: it takes no pointer, and any thread may call it at any time.
+    #[cfg(target_env = "gnu")]
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
