@@ -14,7 +14,7 @@ pub(in super::super) const VARIABLE: &str = "JDK_JAVA_OPTIONS";
 /// What follows the archive in our part of the value. It is Java's default; said, so that the end of our part is known.
 const AUTO: &str = "-Xshare:auto";
 
-/// With so few processors Java's own compilers take them from Kafka while it starts. With more there was nothing to be measured here.
+/// With so few processors Java's own compilers take them from Kafka while it starts. With more it has not been measured.
 const FEW: usize = 2;
 
 /// Has HotSpot compile by C2 what has run ten times as often as it asks for by itself; until then C1's code serves. With two
