@@ -17,7 +17,7 @@ use recovery::drivers::health_signal::kafka_metadata::KafkaMetadata;
 use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
 use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
 use recovery::drivers::health_signal::kafka_registration::KafkaRegistration;
-use recovery::drivers::health_signal::ledger::LedgerSignal;
+use recovery::ledger_signal::LedgerSignal;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;

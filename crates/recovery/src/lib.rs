@@ -6,20 +6,24 @@
 //! ```
 //!
 //! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure
-//! and gets the time as data. The world is behind [`ports`]; a driver is one file in [`drivers`].
+//! and gets the time as data. The world is behind [`ports`]; a driver is one file in `drivers`. Without the feature of that
+//! name there is everything but the drivers and Kafka's formats: what a simulation needs, and no library that touches the world.
 
 pub mod cycle;
 pub mod decide;
 pub mod decision;
+#[cfg(feature = "drivers")]
 pub mod drivers;
 pub mod event;
 pub mod execute;
 mod experience;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(all(feature = "drivers", any(test, feature = "testing")))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
+#[cfg(feature = "drivers")]
 pub mod kafka;
+pub mod ledger_signal;
 pub mod model;
 pub mod observe;
 pub mod plan;

@@ -25,7 +25,7 @@ struct Daemon {
 fn start(world: &World, mode: Mode) -> Daemon {
     let policy = recovery::policy::Policy { mode, ..World::policy() };
     let (cycle, status) = Cycle::new(World::topology(), policy, world.ports());
-    let ledger = recovery::drivers::health_signal::ledger::LedgerSignal::new(
+    let ledger = recovery::ledger_signal::LedgerSignal::new(
         Arc::new(world.clone()),
         [(BROKER, HostName::from("kafka-1"))].into(),
         watch::channel(BTreeMap::new()).1,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use recovery::drivers::health_signal::ledger::LedgerSignal;
+use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{
     CanaryOutcome, Candidate, Endpoint, Evidence, Fact, HostName, PeerSaw, PeerView, ProbeOutcome, QuorumView,
 };

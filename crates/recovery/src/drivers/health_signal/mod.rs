@@ -5,7 +5,6 @@ pub mod kafka_metadata;
 pub mod kafka_probe;
 pub mod kafka_quorum;
 pub mod kafka_registration;
-pub mod ledger;
 pub mod local_process;
 pub mod ontap_clients;
 pub mod peer;
