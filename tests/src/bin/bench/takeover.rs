@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use e2e::history::History;
@@ -24,8 +24,9 @@ use crate::{in_its_own_lab, write};
 const BYTES: u64 = 3 << 29;
 /// Over which the brokers' use of the processor is taken.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Cores that all brokers together use once they are warm.
+/// Cores that all brokers together use once they are warm, and for so many windows in a row.
 const CALM: f64 = 0.6;
+const CALM_WINDOWS: u32 = 2;
 /// After this long they are taken as they are. Brokers that began to run together compile for minutes where cores are few.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(240);
 /// What a takeover of 50 partitions and 1.5 GB should take, and make a producer wait, on two idle cores.
@@ -275,7 +276,7 @@ fn proven(journal: &str) -> Result<Instant> {
     Instant::now().checked_sub(ago).context("a proof from before the boot")
 }
 
-/// Waits until everything is in sync, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
+/// Waits until everything is in sync and flushed, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
 /// minutes a Java virtual machine compiles on every core there is, and one that starts gets what is left.
 pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     scenario.cluster.wait_complete(Duration::from_secs(60))?;
@@ -285,6 +286,7 @@ pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
         ensure!(away == 0, "{away} leaders are elsewhere");
         Ok(())
     })?;
+    checkpointed(scenario)?;
     let begin = Instant::now();
     let used = || -> Result<f64> {
         let at_home = scenario.cluster.brokers().iter().filter_map(|broker| broker.process().ok());
@@ -293,18 +295,30 @@ pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
         let moved = scenario.standby.processes(&["kafka.Kafka"])?;
         at_home.chain(moved.iter().map(|pid| pid.as_raw_nonzero().get())).map(cpu_seconds).sum()
     };
+    let mut calm = 0;
     loop {
         let before = used()?;
         std::thread::sleep(WINDOW);
         let cores = (used()? - before) / WINDOW.as_secs_f64();
-        if cores < CALM || begin.elapsed() > WARM_UP {
-            lab.note(format!(
-                "the brokers use {cores:.2} cores after {:.0} s",
-                begin.elapsed().as_secs_f64()
-            ));
+        calm = if cores < CALM { calm + 1 } else { 0 };
+        if calm == CALM_WINDOWS || begin.elapsed() > WARM_UP {
+            let after = begin.elapsed().as_secs_f64();
+            lab.note(format!("the brokers use {cores:.2} cores after {after:.0} s"));
             return Ok(());
         }
     }
+}
+
+/// Waits until the broker has noted, as Kafka does once a minute, how far its log dir was flushed by now: what a crash makes it scan is
+/// then what the load adds, and not what was copied or loaded just before.
+fn checkpointed(scenario: &Scenario) -> Result<()> {
+    let now = SystemTime::now();
+    let file = scenario.cluster.broker(VICTIM)?.log_dir().join("recovery-point-offset-checkpoint");
+    eventually("Kafka to note how far it has flushed", Duration::from_secs(150), || {
+        let written = std::fs::metadata(&file)?.modified()?;
+        ensure!(written > now, "{} is older", file.display());
+        Ok(())
+    })
 }
 
 /// The reference: no takeover, no other host; the process dies and is started again at once where it was.
