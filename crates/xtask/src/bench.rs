@@ -41,6 +41,9 @@ pub(crate) enum Bench {
         /// Options for the Java that the standby starts, to see what they are good for; such as -XX:TieredStopAtLevel=1.
         #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
         java_options: Option<String>,
+        /// A property for every broker, to see what it is good for; such as replica.fetch.backoff.ms=100.
+        #[arg(long, value_name = "KEY=VALUE")]
+        broker_property: Vec<String>,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -226,9 +229,10 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { runs, java_options, json } => {
+        Bench::Takeover { runs, java_options, broker_property, json } => {
             let mut call = Call::new("takeover", &[("runs", &runs.to_string())]);
             call.options.extend(java_options.iter().map(|words| ("java-options", words.clone())));
+            call.options.extend(broker_property.iter().map(|pair| ("broker-property", pair.clone())));
             on_the_bed(call, json)
         }
         Bench::Growth { sizes, runs, json } => {

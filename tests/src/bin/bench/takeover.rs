@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// For the Java that the standby starts, before those that Kafka's scripts would use.
     #[arg(long, allow_hyphen_values = true)]
     java_options: Option<String>,
+    /// For every broker, beside those of the bed; `KEY=VALUE`.
+    #[arg(long, value_parser = pair)]
+    broker_property: Vec<(String, String)>,
     #[arg(long)]
     json: PathBuf,
 }
@@ -82,6 +85,9 @@ struct Figures {
     /// What the standby's Java was told besides.
     #[serde(skip_serializing_if = "Option::is_none")]
     java_options: Option<String>,
+    /// What every broker was told besides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    broker_properties: Vec<(String, String)>,
     table: Vec<Row>,
     takeover: Summary,
     reference: Summary,
@@ -105,6 +111,8 @@ pub(crate) fn all(runs: u32, options: &Options) -> Result<()> {
     ensure!(runs > 0, "--runs must be at least 1");
     let mut arguments = vec!["one".to_owned()];
     arguments.extend(options.java_options.iter().map(|words| format!("--java-options={words}")));
+    let properties = options.broker_property.iter();
+    arguments.extend(properties.map(|(key, value)| format!("--broker-property={key}={value}")));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
@@ -118,14 +126,14 @@ pub(crate) fn all(runs: u32, options: &Options) -> Result<()> {
         );
         figures.push(one);
     }
-    let figures = Figures::of(conditions.until_now()?, options.java_options.clone(), figures)?;
+    let figures = Figures::of(conditions.until_now()?, options, figures)?;
     let (takeover, reference) = (&figures.takeover.time_to_isr, &figures.reference.time_to_isr);
     eprintln!("median: {takeover} s against {reference} s, ratio {:.2}", figures.ratio);
     write(&options.json, &figures)
 }
 
 impl Figures {
-    fn of(conditions: Conditions, java_options: Option<String>, measured: Vec<One>) -> Result<Self> {
+    fn of(conditions: Conditions, options: &Options, measured: Vec<One>) -> Result<Self> {
         let (runs, references): (Vec<_>, Vec<_>) =
             measured.into_iter().map(|one| (one.run, one.reference)).unzip();
         let of = |value: fn(&Run) -> f64| Figure::of(runs.iter().map(value));
@@ -158,16 +166,30 @@ impl Figures {
             Row::new("longest wait of the consumer, takeover", "s", takeover.consumer_stall),
             Row::new("longest wait of the consumer, restart in place", "s", reference.consumer_stall),
         ];
-        Ok(Self { conditions, java_options, table, takeover, reference, ratio, phases_s, runs, references })
+        let (java_options, broker_properties) =
+            (options.java_options.clone(), options.broker_property.clone());
+        Ok(Self {
+            conditions,
+            java_options,
+            broker_properties,
+            table,
+            takeover,
+            reference,
+            ratio,
+            phases_s,
+            runs,
+            references,
+        })
     }
 }
 
 pub(crate) fn one(lab: &Lab, options: &Options) -> Result<()> {
+    // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan the active ones only.
+    let mut properties = vec![("log.segment.bytes".to_owned(), (8 << 20).to_string())];
+    properties.extend_from_slice(&options.broker_property);
     let cluster = ClusterSpec {
         jvm: Jvm::stock("768m"),
-        // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan
-        // the active ones only.
-        properties: vec![("log.segment.bytes".to_owned(), (8 << 20).to_string())],
+        properties,
         // A broker that is back after a restart in place gets its partitions back by itself, and one that was taken over from the agent.
         controller_properties: vec![("leader.imbalance.check.interval.seconds".to_owned(), "30".to_owned())],
         ..ClusterSpec::default()
@@ -227,6 +249,11 @@ pub(crate) fn one(lab: &Lab, options: &Options) -> Result<()> {
     };
     let one = One { run, reference };
     write(&options.json, &one)
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("it must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// Has the standby start Kafka with these options of Java as well.
