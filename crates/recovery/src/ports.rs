@@ -181,6 +181,9 @@ pub trait Address: Send + Sync {
     fn name(&self) -> &'static str;
     /// Ensures that the address is on this host and that the neighbours know.
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
+    /// Once the address is here, resets what connections clients still have to its last owner, as far as they are known. One
+    /// to this host goes on.
+    async fn reset_clients(&self) -> Result<Note, StepError>;
     /// Undoes `acquire`.
     async fn release(&self) -> Result<Note, StepError>;
     /// Whether a takeover could move the address here, for `check`. Changes nothing.

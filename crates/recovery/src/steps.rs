@@ -75,6 +75,7 @@ impl<'a> Context<'a> {
                 ports.broker_host.verify(*broker, cluster_id.as_deref()).await
             }
             Step::Unregister { broker, decision } => Ok(self.unregister(*broker, decision).await),
+            Step::ResetClients { broker } => port(&ports.addresses, *broker, step)?.reset_clients().await,
             Step::StartBroker { broker } => {
                 let proofs = self.proofs(step)?;
                 ports.broker_host.start(*broker, epoch, &proofs).await

@@ -267,6 +267,10 @@ impl Address for OnHost {
             .await
     }
 
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        self.agent.act(1, 20, |_| Ok(Note::new("reset"))).await
+    }
+
     async fn release(&self) -> Result<Note, StepError> {
         let (host, broker) = (self.agent.host, self.broker);
         self.agent

@@ -93,6 +93,12 @@ pub enum Step {
         /// The decision.
         decision: Unregister,
     },
+    /// Reset what connections clients still have to the old owner. Not before the registration is gone: whoever hears of the fault looks
+    /// for new leaders at once, and librdkafka, if there are none yet, only a second later.
+    ResetClients {
+        /// The broker.
+        broker: BrokerId,
+    },
     /// Start Kafka. Needs the proof.
     StartBroker {
         /// The broker.
@@ -156,6 +162,7 @@ impl Step {
             Self::RenderConfig { .. } => "render_config",
             Self::VerifyLogDirs { .. } => "verify_log_dirs",
             Self::Unregister { .. } => "unregister",
+            Self::ResetClients { .. } => "reset_clients",
             Self::StartBroker { .. } => "start_broker",
             Self::AwaitIsr { .. } => "await_isr",
             Self::ElectPreferred { .. } => "elect_preferred",
@@ -182,7 +189,9 @@ impl Step {
             // The broker may hold the log dirs by now: nobody else may be invited to them.
             Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Stuck,
             // Slower or less balanced, but recovered.
-            Self::Unregister { .. } | Self::ElectPreferred { .. } => OnFailure::Remark,
+            Self::Unregister { .. } | Self::ResetClients { .. } | Self::ElectPreferred { .. } => {
+                OnFailure::Remark
+            }
         }
     }
 
@@ -261,6 +270,7 @@ impl fmt::Display for Step {
             Self::Unregister { decision: Unregister::Wait { why }, .. } => {
                 write!(f, "leave the registration to expire: {why}")
             }
+            Self::ResetClients { .. } => write!(f, "reset what connections clients have to the old host"),
             Self::StartBroker { broker } => write!(f, "start Kafka as broker {broker}"),
             Self::AwaitIsr { .. } => write!(f, "wait until every partition is back in ISR"),
             Self::ElectPreferred { .. } => write!(f, "give preferred leaders back, in batches"),

@@ -101,6 +101,11 @@ impl Address for FakeAddress {
         Ok(Note::new("moved"))
     }
 
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        self.0.fault("reset_clients")?;
+        Ok(Note::new("reset"))
+    }
+
     async fn release(&self) -> Result<Note, StepError> {
         self.0.fault("undo move_address")?;
         self.0.truth().address_here = false;

@@ -176,7 +176,16 @@ impl Figures {
         let told = told.map(|(gb, shared_s, rebuild_s)| Told { gb, shared_s, rebuild_s }).into();
         let table = table(&measured.keys().copied().zip(&points).collect(), lines.rebuild);
         let runs = measured.values().flatten().cloned().collect();
-        Ok(Self { conditions, table, partitions: PARTITIONS + BULK_PARTITIONS, points, lines, told, left_out, runs })
+        Ok(Self {
+            conditions,
+            table,
+            partitions: PARTITIONS + BULK_PARTITIONS,
+            points,
+            lines,
+            told,
+            left_out,
+            runs,
+        })
     }
 }
 

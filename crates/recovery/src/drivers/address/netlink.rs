@@ -59,7 +59,7 @@ fn default_announce_every() -> Duration {
 }
 
 impl NetlinkConfig {
-    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it.
+    /// The driver, ready to use. `clients`: whose connections it can reset.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
@@ -78,9 +78,13 @@ impl NetlinkConfig {
             problems.push("announce_every: must be at least 10ms".to_owned());
         }
         match cidr {
-            Some(cidr) if problems.is_empty() => {
-                Ok(Netlink { config: self, cidr, clients, telling: Mutex::new(None) })
-            }
+            Some(cidr) if problems.is_empty() => Ok(Netlink {
+                config: self,
+                cidr,
+                clients,
+                announcing: Mutex::default(),
+                resetting: Mutex::default(),
+            }),
             _ => Err(problems),
         }
     }
@@ -92,8 +96,9 @@ pub struct Netlink {
     config: NetlinkConfig,
     cidr: Cidr,
     clients: Arc<KnownClients>,
-    /// What goes on in the background: announcements to neighbours, and resets of connections.
-    telling: Mutex<Option<AbortHandle>>,
+    /// What goes on in the background until the address is released.
+    announcing: Mutex<Option<AbortHandle>>,
+    resetting: Mutex<Option<AbortHandle>>,
 }
 
 impl Netlink {
@@ -148,12 +153,11 @@ impl Netlink {
         wire.map_err(|e| step_error(purpose, e))
     }
 
-    /// Goes on telling neighbours and clients, until the time is over or the address is released.
-    fn go_on_telling(&self, wire: Option<Wire>, resets: Option<Resets>) {
+    /// Goes on telling neighbours, until the time is over or the address is released.
+    fn go_on_announcing(&self, wire: Option<Wire>) {
         let (every, until) = (self.config.announce_every, self.config.announce_for);
-        let telling = tokio::spawn(async move {
-            let announce = async {
-                let Some(wire) = wire else { return };
+        let announcing = wire.map(|wire| {
+            let announce = async move {
                 loop {
                     sleep(every).await;
                     if let Err(error) = wire.announce().await {
@@ -162,36 +166,9 @@ impl Netlink {
                     }
                 }
             };
-            let reset = async {
-                if let Some(resets) = resets {
-                    resets.send().await;
-                }
-            };
-            let _ = tokio::join!(tokio::time::timeout(until, announce), reset);
+            tokio::spawn(tokio::time::timeout(until, announce)).abort_handle()
         });
-        self.replace_telling(Some(telling.abort_handle()));
-    }
-
-    fn replace_telling(&self, next: Option<AbortHandle>) {
-        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = std::mem::replace(&mut *telling, next) {
-            last.abort();
-        }
-    }
-
-    /// What resets the connections that clients had to the address on its last host, and what to say of it. Whatever goes
-    /// wrong with it, the takeover goes on.
-    fn resets(&self) -> (Option<Resets>, String) {
-        let Some(known) = self.clients.at(self.cidr.address) else {
-            let why =
-                "; no [[peer]] told of clients connected to it: those in silence wait for their own timeouts";
-            return (None, why.to_owned());
-        };
-        let text = told(&known);
-        match Resets::open(self.cidr.address, known) {
-            Ok(resets) => (Some(resets), format!("; resetting {text}")),
-            Err(error) => (None, format!("; cannot reset {text}: {error}")),
-        }
+        replace(&self.announcing, announcing);
     }
 
     /// Reads back that the address is on the interface and in use.
@@ -219,6 +196,14 @@ fn told(known: &Known) -> String {
         text.push_str(&format!(" and not {} more, which are too many", known.left_out));
     }
     text
+}
+
+/// Ends what went on so far.
+fn replace(task: &Mutex<Option<AbortHandle>>, next: Option<AbortHandle>) {
+    let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(last) = std::mem::replace(&mut *task, next) {
+        last.abort();
+    }
 }
 
 /// An error of the system; where a privilege is missing, says which and how to get it.
@@ -265,14 +250,27 @@ impl Address for Netlink {
             text.push_str(&format!(", and the neighbours are told that it is at {mac}"));
         }
         self.confirm(&routes, &link, &purpose).await?;
-        let (resets, said) = self.resets();
-        text.push_str(&said);
-        self.go_on_telling(wire, resets);
+        self.go_on_announcing(wire);
         Ok(Note::new(text))
     }
 
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        let address = self.cidr.address;
+        let Some(known) = self.clients.at(address) else {
+            let why =
+                "no [[peer]] told of clients connected to it: those in silence wait for their own timeouts";
+            return Ok(Note::new(format!("{address}: {why}")));
+        };
+        let text = told(&known);
+        let purpose = format!("reset {text}");
+        let resets = Resets::open(address, known).map_err(|e| step_error(&purpose, e))?;
+        replace(&self.resetting, Some(tokio::spawn(resets.send()).abort_handle()));
+        Ok(Note::new(format!("resetting {text}")))
+    }
+
     async fn release(&self) -> Result<Note, StepError> {
-        self.replace_telling(None);
+        replace(&self.announcing, None);
+        replace(&self.resetting, None);
         let (address, interface) = (self.cidr.address, &self.config.interface);
         let purpose = format!("remove {address} from {interface}");
         let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
@@ -590,8 +588,9 @@ mod tests {
             let clients = Arc::new(KnownClients::default());
             clients.remember(word_of(&told));
             let netlink = netlink_of(address, clients.clone());
-            let note = netlink.acquire(EPOCH).await.unwrap().text;
-            assert!(note.contains("; resetting 1 of its clients' connections (old, "), "{note}");
+            netlink.acquire(EPOCH).await.unwrap();
+            let note = netlink.reset_clients().await.unwrap().text;
+            assert!(note.starts_with("resetting 1 of its clients' connections (old, "), "{note}");
             // Later volleys are for frames that are lost, and here none is.
             assert_eq!(read_within(&told, Duration::from_secs(5)).await, Err(ErrorKind::ConnectionReset));
             // Nobody told of the other connection, so it still waits.
@@ -602,7 +601,7 @@ mod tests {
             let mut living = connect(at);
             let (mut served, _) = listener.accept().unwrap();
             clients.remember(word_of(&living));
-            netlink.acquire(EPOCH).await.unwrap();
+            netlink.reset_clients().await.unwrap();
             assert_eq!(read_within(&living, QUIET).await, Err(ErrorKind::WouldBlock));
             living.write_all(b"request").unwrap();
             served.read_exact(&mut [0; 7]).unwrap();
@@ -627,7 +626,7 @@ mod tests {
             return;
         }
         two_hosts();
-        let note = netlink("10.77.0.50/24").acquire(EPOCH).await.unwrap().text;
-        assert!(note.contains("; no [[peer]] told of clients connected to it"), "{note}");
+        let note = netlink("10.77.0.50/24").reset_clients().await.unwrap().text;
+        assert!(note.contains("no [[peer]] told of clients connected to it"), "{note}");
     }
 }
