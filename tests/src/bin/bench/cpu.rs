@@ -2,7 +2,7 @@
 //! empty disk, and taken over by another host.
 //!
 //! All three are the same broker of the same cluster, one after the other, each once the brokers are calm and it leads what it
-//! prefers to lead. What a young Java virtual machine takes besides is told of its first minute.
+//! prefers to lead.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use e2e::scenario::{Scenario, Setup, VICTIM};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
-use crate::figures::{Figure, Footprint, Row, in_its_first_minute};
+use crate::figures::{Figure, Footprint, Row};
 use crate::growth::replace_disk;
 use crate::takeover::{in_place, settle};
 use crate::write;
@@ -41,7 +41,7 @@ impl Options {
     }
 
     pub(crate) fn limit(&self) -> Duration {
-        3 * self.window() + Duration::from_secs(120)
+        3 * self.window()
     }
 }
 
@@ -69,8 +69,7 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     };
     let broker = scenario.cluster.broker(VICTIM)?;
     in_place(&scenario)?;
-    let kafka = broker.process()?.pid();
-    let (young_in_place, in_place) = (in_its_first_minute(kafka)?, watch(kafka)?);
+    let in_place = watch(broker.process()?.pid())?;
     scenario.recovered_after(LIMIT, || {
         broker.process()?.kill()?;
         replace_disk(broker)?;
@@ -83,10 +82,9 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     scenario.decided("healthy", Duration::from_secs(60))?;
     let kafkas = scenario.standby.processes(&["kafka.Kafka"])?;
     let kafka = kafkas.first().context("no Kafka on the standby")?.as_raw_nonzero().get();
-    let (young_taken_over, taken_over) = (in_its_first_minute(kafka)?, watch(kafka)?);
+    let taken_over = watch(kafka)?;
     scenario.verdict()?;
     let row = |what: &str, of: &Footprint| Row::new(what, "% of a core", of.cpu_percent);
-    let young = |what: &str, of: f64| Row::new(what, "s of processor", Figure::once(of));
     let memory = |what: &str, of: &Footprint| Row::new(what, "MB", of.rss_mb);
     let ratio = taken_over.cpu_percent.median / in_place.cpu_percent.median;
     let table = vec![
@@ -94,8 +92,6 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
         row("broker rebuilt on an empty disk", &rebuilt),
         row("broker taken over", &taken_over),
         Row::new("taken over against restarted in place", "×", Figure::once(ratio)),
-        young("first minute of the broker restarted in place", young_in_place),
-        young("first minute of the broker taken over", young_taken_over),
         memory("broker restarted in place, resident", &in_place),
         memory("broker taken over, resident", &taken_over),
     ];

@@ -101,27 +101,12 @@ impl Line {
     }
 }
 
-/// User and system time of a process, by its kernel, in seconds.
+/// User and system time of a process, by its kernel (fields 14 and 15 of its `stat`, in hundredths).
 pub(crate) fn cpu_seconds(pid: i32) -> Result<f64> {
-    Ok(stat(pid, 14)? + stat(pid, 15)?)
-}
-
-/// What a process has used of the processors when it is a minute old, in seconds.
-pub(crate) fn in_its_first_minute(pid: i32) -> Result<f64> {
-    let uptime = fs::read_to_string("/proc/uptime")?;
-    let uptime: f64 = uptime.split(' ').next().context("no uptime")?.parse()?;
-    let left = stat(pid, 22)? + 60.0 - uptime;
-    ensure!(left > 0.0, "process {pid} is older than a minute, by {:.1} s", -left);
-    std::thread::sleep(Duration::from_secs_f64(left));
-    cpu_seconds(pid)
-}
-
-/// A time of `/proc/PID/stat` (`proc(5)` numbers its fields from 1, and counts in hundredths), in seconds.
-fn stat(pid: i32, field: usize) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
-    let ticks = fields.split_whitespace().nth(field - 3).context("a short stat")?;
-    Ok(ticks.parse::<f64>()? / 100.0)
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
+    Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
 
 /// A number of `/proc/PID/status`: memory in MB (10⁶ bytes), anything else as it is.
