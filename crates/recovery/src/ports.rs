@@ -1,4 +1,4 @@
-//! The world, behind few traits. A driver is one file in [`crate::drivers`].
+//! The world, behind few traits. A driver is one file in `drivers`.
 //!
 //! Contract of every port:
 //! - an act is an *ensure*: repeating it is harmless;

@@ -104,6 +104,7 @@ async fn every_step_that_fails_ends_as_its_row_says() {
         ("start_broker", Fault::Refuse, "stuck"),
         ("start_broker", Fault::Unconfirmed, "stuck"),
         ("state", Fault::Refuse, "stuck"),
+        ("reset_clients", Fault::Refuse, "recovered"),
         ("elect_preferred", Fault::Refuse, "recovered"),
     ];
     for (step, fault, end) in table {

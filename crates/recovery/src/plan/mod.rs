@@ -140,10 +140,10 @@ pub fn plan(
         true => Unregister::Wait { why: "there is none: it was removed while the broker lived".to_owned() },
         false => unregister(broker, topology, seen),
     };
-    let mut start = vec![Step::StartBroker { broker: id }];
-    // A kernel that lives has closed its connections itself.
-    if broker.address.is_some() && takeover.from != takeover.to && takeover.cause != Cause::Planned {
-        start.push(Step::ResetClients { broker: id });
+    // Not beside Kafka's start, which would wait for its record, and not before, for it is of no use without new leaders.
+    let mut rejoin = vec![Step::AwaitIsr { broker: id }];
+    if broker.address.is_some() && takeover.from != takeover.to {
+        rejoin.push(Step::ResetClients { broker: id });
     }
     stages.extend([
         Stage {
@@ -151,8 +151,8 @@ pub fn plan(
             steps: vec![Step::VerifyLogDirs { broker: id, log_dirs: broker.log_dirs.clone() }],
         },
         Stage { phase: Phase::Start, steps: vec![Step::Unregister { broker: id, decision: unregister }] },
-        Stage { phase: Phase::Start, steps: start },
-        Stage { phase: Phase::Rejoin, steps: vec![Step::AwaitIsr { broker: id }] },
+        Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker: id }] },
+        Stage { phase: Phase::Rejoin, steps: rejoin },
         Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },
     ]);
     let mut plan = Plan {

@@ -93,8 +93,8 @@ pub enum Step {
         /// The decision.
         decision: Unregister,
     },
-    /// Reset what connections clients still have to the old owner. Not before the registration is gone: whoever hears of the fault looks
-    /// for new leaders at once, and librdkafka, if there are none yet, only a second later.
+    /// Reset what connections clients still have to the old owner. Not before its registration is gone, if it can be removed: whoever
+    /// hears of the fault looks for new leaders at once, and librdkafka, if there are none yet, again only up to a second later.
     ResetClients {
         /// The broker.
         broker: BrokerId,

@@ -20,8 +20,8 @@ use crate::figures::{Figure, Line, Row, cpu_seconds};
 use crate::takeover::settle;
 use crate::{SETUP, in_its_own_lab, write};
 
-/// One such segment in each of [`BULK_PARTITIONS`] is a GB (10⁹ bytes) on each broker. Kafka's default is ten times as large; what Kafka
-/// does with each when it loads its logs is all that a takeover takes longer for more data.
+/// One such segment in each of [`BULK_PARTITIONS`] is a GB (10⁹ bytes) on each broker. Kafka's default is ten times as large, and Kafka does
+/// something for each when it loads its logs.
 const SEGMENT: u64 = 100_000_000;
 /// The topic with the data.
 const BULK: &str = "bulk";

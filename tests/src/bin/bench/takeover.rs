@@ -303,7 +303,7 @@ fn proven(journal: &str) -> Result<Instant> {
     Instant::now().checked_sub(ago).context("a proof from before the boot")
 }
 
-/// Waits until everything is in sync and flushed, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
+/// Waits until everything is in sync, every closed segment noted as flushed, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
 /// minutes a Java virtual machine compiles on every core there is, and one that starts gets what is left.
 pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     scenario.cluster.wait_complete(Duration::from_secs(60))?;
@@ -336,8 +336,8 @@ pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     }
 }
 
-/// Waits until the broker has noted, as Kafka does once a minute, how far its log dir was flushed by now: what a crash makes it scan is
-/// then what the load adds, and not what was copied or loaded just before.
+/// Waits until the broker has noted, as Kafka does once a minute, which segments it has flushed by now, which are the closed ones: a crash
+/// makes it scan the active ones, and not all that was copied or loaded within the last minute.
 fn checkpointed(scenario: &Scenario) -> Result<()> {
     let now = SystemTime::now();
     let file = scenario.cluster.broker(VICTIM)?.log_dir().join("recovery-point-offset-checkpoint");
