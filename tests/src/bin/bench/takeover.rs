@@ -303,8 +303,9 @@ fn proven(journal: &str) -> Result<Instant> {
     Instant::now().checked_sub(ago).context("a proof from before the boot")
 }
 
-/// Waits until everything is in sync, every closed segment noted as flushed, every leader where it prefers to be, and the brokers calm or taken as they are: in its first
-/// minutes a Java virtual machine compiles on every core there is, and one that starts gets what is left.
+/// Waits until everything is in sync, every leader where it prefers to be, every closed segment noted as flushed, and the brokers
+/// calm or taken as they are: in its first minutes a Java virtual machine compiles on every core there is, and one that starts gets
+/// what is left.
 pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     scenario.cluster.wait_complete(Duration::from_secs(60))?;
     eventually("every leader to be where it prefers to be", Duration::from_secs(60), || {
