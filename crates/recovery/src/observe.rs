@@ -201,6 +201,9 @@ pub struct Seen {
     pub listed: Option<bool>,
     /// For how long the active controller has heard nothing of it.
     pub controller_silence: Option<Duration>,
+    /// The controller has heard it since it stopped answering, and since its process here was first seen to be gone: some
+    /// other process of it lives.
+    pub heard_since: bool,
     /// It was off the broker list by the time it stopped answering. A clean stop begins with that; a broker
     /// that dies stays listed until its session expires.
     pub left_first: bool,
@@ -362,15 +365,19 @@ pub fn observe(
         let absence = board.unregistered.get(&id).filter(|absence| fresh(absence.at));
         // One that stops cleanly keeps its registration. It may be removed later, but not before it stopped.
         let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
+        let silence = quorum.map(|(at, view)| {
+            let unheard = at.since(board.leader_since);
+            view.silence.get(&id).copied().unwrap_or(unheard)
+        });
+        let gone = local.filter(|track| track.process != LocalProcess::Running).map(|track| track.since);
+        let heard = quorum.zip(silence).map(|((at, _), silence)| *at - silence);
         let seen = Seen {
+            heard_since: failing_since.max(gone).zip(heard).is_some_and(|(gone, heard)| heard > gone),
             left_first: unlisted && failing_since.is_some_and(|since| left(since) && kept(since)),
             never_listed: unlisted && failing_since.is_some() && last_listed.is_none(),
             probe: probe.map(ProbeTrack::seen),
             listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),
-            controller_silence: quorum.map(|(at, view)| {
-                let unheard = at.since(board.leader_since);
-                view.silence.get(&id).copied().unwrap_or(unheard)
-            }),
+            controller_silence: silence,
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
             unregistered: absence.map(|absence| absence.at.since(absence.since)),

@@ -65,9 +65,10 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
     let local = prop::option::weighted(0.3, (process, duration()));
     let volumes = prop::option::weighted(0.3, volumes());
     let unregistered = prop::option::weighted(0.5, duration());
-    let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered);
-    all.prop_map(move |(local, here, quiet, volumes, unregistered)| Seen {
+    let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered, any::<bool>());
+    all.prop_map(move |(local, here, quiet, volumes, unregistered, heard_since)| Seen {
         local,
+        heard_since,
         unregistered,
         storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
         claim_quiet: quiet.map(Duration::from_secs),

@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange};
+use rustix::ioctl;
 use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -78,32 +79,37 @@ impl Connection {
     /// See [`WireError`].
     pub async fn open(at: &Endpoint, limit: Duration) -> Result<Self, WireError> {
         let until = Instant::now() + limit;
-        let mut connection = Self::connect(at, limit).await?;
+        let addresses = Self::resolve(at, until).await?;
+        let mut connection = Self::connect(at, &addresses, until).await?;
         let asked = connection.ask_api_versions(until).await?;
         connection.offered = connection.api_versions(asked, until).await?;
         Ok(connection)
     }
 
-    /// Connects, and says nothing yet.
-    pub(crate) async fn connect(at: &Endpoint, limit: Duration) -> Result<Self, WireError> {
-        let until = Instant::now() + limit;
-        let local = |source| WireError::Local { at: at.clone(), source };
+    /// Where `at` is. What a name server does not say is a fault of this host's.
+    pub(crate) async fn resolve(at: &Endpoint, until: Instant) -> Result<Vec<SocketAddr>, WireError> {
         let names = timeout_at(until, tokio::net::lookup_host((at.host.as_str(), at.port)));
-        let addresses: Vec<SocketAddr> = match names.await {
-            Ok(found) => found.map_err(local)?.collect(),
-            Err(_) => {
-                return Err(local(io::Error::new(io::ErrorKind::TimedOut, "the name does not resolve")));
-            }
-        };
-        let stream = match timeout_at(until, TcpStream::connect(&addresses[..])).await {
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the name does not resolve");
+        let found = names.await.unwrap_or_else(|_| Err(silent()));
+        Ok(found.map_err(|source| WireError::Local { at: at.clone(), source })?.collect())
+    }
+
+    /// Connects to the first of `addresses` that takes it, and says nothing yet.
+    pub(crate) async fn connect(
+        at: &Endpoint,
+        addresses: &[SocketAddr],
+        until: Instant,
+    ) -> Result<Self, WireError> {
+        let begun = Instant::now();
+        let stream = match timeout_at(until, TcpStream::connect(addresses)).await {
             Ok(connected) => connected.map_err(|source| WireError::of_connecting(at, source))?,
             Err(_) => {
-                let source =
-                    io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
+                let why = format!("no connection within {:?}", until.saturating_duration_since(begun));
+                let source = io::Error::new(io::ErrorKind::TimedOut, why);
                 return Err(WireError::Unreachable { at: at.clone(), source });
             }
         };
-        watch_peer(&stream).map_err(local)?;
+        watch_peer(&stream).map_err(|source| WireError::Local { at: at.clone(), source })?;
         Ok(Self { at: at.clone(), stream, inbox: BytesMut::new(), last_id: 0, offered: BTreeMap::new() })
     }
 
@@ -188,6 +194,16 @@ impl Connection {
     ) -> Result<R::Response, WireError> {
         let frame = self.frame::<R>(until).await?;
         decode::<R>(frame, asked).map_err(|why| self.nonsense(why))
+    }
+
+    /// How many bytes were sent that the kernel at the other end has not acknowledged. Whether a process reads them there
+    /// makes no difference, as long as they are few.
+    pub(crate) fn unacknowledged(&self) -> Result<i32, WireError> {
+        const SIOCOUTQ: ioctl::Opcode = libc::TIOCOUTQ as ioctl::Opcode;
+        // SAFETY: of a socket it writes one int and nothing else (tcp(7)).
+        #[allow(unsafe_code)]
+        let bytes = unsafe { ioctl::ioctl(&self.stream, ioctl::Getter::<SIOCOUTQ, libc::c_int>::new()) };
+        bytes.map_err(|errno| WireError::Local { at: self.at.clone(), source: errno.into() })
     }
 
     /// The next frame. Loses nothing when it is cancelled.

@@ -3,8 +3,8 @@
 //! A fresh connection, because only that shows that the broker still accepts clients. One exception: while a
 //! broker accepts and does not answer, its first unanswered connection is kept and waited on. Fresh ones
 //! would pile up in the listener's backlog, which nobody empties; once it is full the kernel drops further
-//! attempts, and a hung process looks like a dead host. The kept connection tells the two apart, for the
-//! kernels at both ends keep checking it.
+//! attempts, and a hung process looks like a dead host. The kept connection tells the two apart: the kernel at
+//! its other end acknowledges what it is sent, as long as there is one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,9 +21,18 @@ use crate::ports::{Clock, HealthSignal, chain};
 
 /// Four looks a second: a dead host is seen within a fraction of the time that must pass before anybody acts.
 pub const PERIOD: Duration = Duration::from_millis(250);
-/// How long one probe may take. A healthy broker answers within milliseconds; a lost packet alone costs more
-/// than this, so one failed probe says little and a run of them is what counts.
+/// How long a host may take to accept a connection, or to acknowledge: that is for its kernel, which takes less than a
+/// millisecond on one site. A lost packet alone costs more than this (TCP sends a first one again after 1 s), so one failed
+/// probe says little and a run of them is what counts; that is why they follow each other as soon as this.
+const REACH: Duration = PERIOD;
+/// How long Kafka may take to answer. A healthy broker takes milliseconds, a busy one more.
 const LIMIT: Duration = Duration::from_millis(500);
+/// Whoever has not answered by then is asked again, so that what is left of [`LIMIT`] is enough for TCP to send a lost
+/// packet once more (200 ms on Linux).
+const PROMPT: Duration = Duration::from_millis(100);
+/// No more questions than this go to one that hangs: together they are 3 kB, which its kernel has room for. From then on a
+/// host that dies is noticed by its keepalives.
+const NUDGES: u8 = 64;
 
 /// A broker that left the list is probed for this long: it may be one of several that failed together, and
 /// must be counted. After that it counts as taken out of the cluster.
@@ -44,6 +53,18 @@ pub struct KafkaProbe {
 struct Unanswered {
     connection: Connection,
     asked: Asked,
+    /// How often it was asked again.
+    nudges: u8,
+}
+
+/// What came of waiting.
+enum Came {
+    /// An answer, or an error that no waiting mends.
+    Over(Result<(), WireError>),
+    /// No answer yet, of a process whose host is there as far as is known.
+    Nothing(Unanswered),
+    /// No answer, and the other kernel does not acknowledge what it is sent.
+    Lost,
 }
 
 impl KafkaProbe {
@@ -107,60 +128,99 @@ async fn probe(
     at: &Endpoint,
     held: Option<Unanswered>,
 ) -> Result<(ProbeOutcome, Option<Unanswered>), String> {
-    let until = Instant::now() + LIMIT;
-    if let Some(held) = held {
-        match answer(held, until).await {
-            // It was reset, or the host at its other end is gone: only a fresh one can tell.
-            (Err(WireError::Closed { .. }), _) => {}
-            (came, held) => return sort(came, held),
-        }
-    }
-    match ask(at, until).await {
-        Ok(asked) => {
-            let (came, held) = answer(asked, until).await;
-            sort(came, held)
-        }
-        Err(error) => sort(Err(error), None),
-    }
-}
-
-async fn ask(at: &Endpoint, until: Instant) -> Result<Unanswered, WireError> {
-    let limit = until.saturating_duration_since(Instant::now());
-    let mut connection = Connection::connect(at, limit).await?;
-    let asked = connection.ask_api_versions(until).await?;
-    Ok(Unanswered { connection, asked })
-}
-
-async fn answer(mut held: Unanswered, until: Instant) -> (Result<(), WireError>, Option<Unanswered>) {
-    match held.connection.answer::<ApiVersionsRequest>(held.asked, until).await {
-        Ok(_) => (Ok(()), None),
-        Err(error @ WireError::Silent { .. }) => (Err(error), Some(held)),
-        Err(error) => (Err(error), None),
-    }
-}
-
-fn sort(
-    came: Result<(), WireError>,
-    held: Option<Unanswered>,
-) -> Result<(ProbeOutcome, Option<Unanswered>), String> {
-    let outcome = match came {
-        // An error code is an answer too.
-        Ok(()) | Err(WireError::Code { .. } | WireError::Unsupported { .. }) => ProbeOutcome::Answered,
-        Err(WireError::Refused { .. }) => ProbeOutcome::Refused,
-        Err(WireError::Unreachable { .. }) => ProbeOutcome::Unreachable,
-        Err(WireError::Silent { .. } | WireError::Closed { .. } | WireError::Nonsense { .. }) => {
-            ProbeOutcome::Silent
-        }
-        Err(error @ WireError::Local { .. }) => return Err(chain(&error)),
+    let was_held = held.is_some();
+    let asked = match held {
+        Some(held) => Ok(held),
+        None => ask(at).await,
     };
-    Ok((outcome, held))
+    let mut came = match asked {
+        Ok(asked) => asked.wait().await,
+        Err(error) => Came::Over(Err(error)),
+    };
+    // It was reset, or the host at its other end is gone: only a fresh one can tell.
+    if matches!(came, Came::Lost) || (was_held && matches!(came, Came::Over(Err(WireError::Closed { .. })))) {
+        came = match ask(at).await {
+            Ok(asked) => asked.answer(Instant::now() + PROMPT).await,
+            Err(error) => Came::Over(Err(error)),
+        };
+    }
+    match came {
+        Came::Over(came) => Ok((outcome(came)?, None)),
+        Came::Nothing(held) => Ok((ProbeOutcome::Silent, Some(held))),
+        Came::Lost => Ok((ProbeOutcome::Silent, None)),
+    }
+}
+
+async fn ask(at: &Endpoint) -> Result<Unanswered, WireError> {
+    let addresses = Connection::resolve(at, Instant::now() + LIMIT).await?;
+    let until = Instant::now() + REACH;
+    let mut connection = Connection::connect(at, &addresses, until).await?;
+    let asked = connection.ask_api_versions(until).await?;
+    Ok(Unanswered { connection, asked, nudges: 0 })
+}
+
+impl Unanswered {
+    /// Waits for the answer, as long as a probe may take.
+    async fn wait(self) -> Came {
+        let until = Instant::now() + LIMIT;
+        let mut held = self;
+        if held.nudges == 0 {
+            match held.answer(Instant::now() + PROMPT).await {
+                Came::Nothing(silent) => held = silent,
+                came => return came,
+            }
+        }
+        if let Err(error) = held.nudge(until).await {
+            return Came::Over(Err(error));
+        }
+        match held.answer(until).await {
+            Came::Nothing(held) => match held.connection.unacknowledged() {
+                Ok(0) => Came::Nothing(held),
+                Ok(_) => Came::Lost,
+                Err(error) => Came::Over(Err(error)),
+            },
+            came => came,
+        }
+    }
+
+    /// Asks once more, for the other kernel's sake: it acknowledges that at once, whatever hangs above it. Without that, one
+    /// that had acknowledged the question and then died could not be told from a process that hangs.
+    async fn nudge(&mut self, until: Instant) -> Result<(), WireError> {
+        if self.nudges < NUDGES {
+            self.nudges += 1;
+            self.connection.ask_api_versions(until).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer(mut self, until: Instant) -> Came {
+        match self.connection.answer::<ApiVersionsRequest>(self.asked, until).await {
+            Err(WireError::Silent { .. }) => Came::Nothing(self),
+            came => Came::Over(came.map(drop)),
+        }
+    }
+}
+
+fn outcome(came: Result<(), WireError>) -> Result<ProbeOutcome, String> {
+    match came {
+        // An error code is an answer too.
+        Ok(()) | Err(WireError::Code { .. } | WireError::Unsupported { .. }) => Ok(ProbeOutcome::Answered),
+        Err(WireError::Refused { .. }) => Ok(ProbeOutcome::Refused),
+        Err(WireError::Unreachable { .. }) => Ok(ProbeOutcome::Unreachable),
+        Err(WireError::Silent { .. } | WireError::Closed { .. } | WireError::Nonsense { .. }) => {
+            Ok(ProbeOutcome::Silent)
+        }
+        Err(error @ WireError::Local { .. }) => Err(chain(&error)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::os::fd::AsFd;
 
     use kafka_protocol::messages::ApiKey;
+    use socket2::{SockFilter, SockRef};
     use tokio::net::{TcpListener, TcpSocket, TcpStream};
     use tokio::time::timeout;
 
@@ -282,6 +342,55 @@ mod tests {
         assert_eq!(outcomes(&signal).await, [ProbeOutcome::Silent]);
         drop(listener);
         assert_eq!(outcomes(&signal).await, [ProbeOutcome::Refused]);
+    }
+
+    /// Whatever arrives at `socket` is dropped by its host's kernel, as if that were no longer there.
+    fn host_dies(socket: impl AsFd) {
+        // BPF_RET: take 0 bytes of the packet.
+        SockRef::from(&socket).attach_filter(&[SockFilter::new(6, 0, 0, 0)]).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_host_that_dies_in_the_middle_of_a_probe_is_not_taken_for_a_process_that_hangs() {
+        let (listener, at) = stopped();
+        let signal = probe_of(&[&at]);
+        let death = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            // The question has arrived, and been acknowledged.
+            stream.readable().await.unwrap();
+            host_dies(&stream);
+            host_dies(&listener);
+            stream
+        };
+        let (_stream, outcomes) = tokio::join!(death, outcomes(&signal));
+        assert_eq!(outcomes, [ProbeOutcome::Unreachable]);
+    }
+
+    #[tokio::test]
+    async fn a_host_that_dies_while_its_process_hangs_is_unreachable_from_then_on() {
+        let (listener, at) = stopped();
+        let signal = probe_of(&[&at]);
+        for _ in 0..2 {
+            assert_eq!(outcomes(&signal).await, [ProbeOutcome::Silent]);
+        }
+        let (stream, _) = listener.accept().await.unwrap();
+        host_dies(&stream);
+        host_dies(&listener);
+        for _ in 0..2 {
+            assert_eq!(outcomes(&signal).await, [ProbeOutcome::Unreachable]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_hangs_is_not_asked_without_end() {
+        let (listener, at) = stopped();
+        let mut held = ask(&at).await.unwrap();
+        for _ in 0..=NUDGES {
+            held.nudge(Instant::now() + LIMIT).await.unwrap();
+        }
+        assert_eq!(held.nudges, NUDGES);
+        assert!(matches!(held.wait().await, Came::Nothing(_)), "all of that is acknowledged");
+        drop(listener);
     }
 
     #[tokio::test]
