@@ -174,7 +174,7 @@ impl Member {
                 Call::new("scale", &[("brokers", "1000"), ("partitions", "200000"), ("seconds", "60")])
             }
             Self::Nfs => Call { nfs: true, ..Call::new("nfs", &[("runs", &number(runs.div_ceil(2)))]) },
-            Self::Detection => Call::new("detection", &[("seconds", "20"), ("deaths", "2")]),
+            Self::Detection => Call::new("detection", &[("seconds", "60"), ("deaths", "3")]),
         }
     }
 }

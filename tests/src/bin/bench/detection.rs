@@ -1,5 +1,5 @@
 //! How soon a dead host is noticed, and how often a living one is taken for dead: several settings of the policy, under
-//! several disturbances.
+//! several disturbances. And how soon an agent at home notices that Kafka alone was killed there.
 //!
 //! One agent a setting watches the same cluster at the same time, each with a ledger of its own, so that none leaves it to
 //! another. All only observe; a false alarm is a takeover that nothing but the mode forbade.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use e2e::agent::Agent;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
-use e2e::{Host, Lab, Storage, eventually, standby};
+use e2e::{Fault, Host, Lab, Storage, eventually, standby};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
@@ -27,6 +27,8 @@ const SETTINGS: [(&str, &str); 4] = [("750ms", "500ms"), ("1s", "750ms"), ("1500
 /// What is promised of the default.
 const DEFAULT: &str = "1500ms";
 const AIM_DETECTION_S: f64 = 2.5;
+/// The same of a killed Kafka whose host has an agent.
+const AIM_KILLED_S: f64 = 1.0;
 /// A death that was not noticed by then was not noticed.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How often an agent is asked what it decides.
@@ -95,6 +97,9 @@ struct Figures {
     conditions: Conditions,
     table: Vec<Row>,
     cells: Vec<Cell>,
+    /// From each kill of Kafka alone to the decision of the agent on its host, in seconds; `None` where there was none in
+    /// a minute.
+    killed_s: Vec<Option<f64>>,
 }
 
 struct Watcher {
@@ -105,8 +110,9 @@ struct Watcher {
 
 pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     let conditions = Conditions::read()?;
-    let setup = Setup { mode: "observe", rate: 150, ..Setup::default() };
+    let setup = Setup { mode: "observe", rate: 150, at_home: &[VICTIM], ..Setup::default() };
     let scenario = Scenario::begin(lab, &setup)?;
+    let killed_s = kafka_is_killed(lab, &scenario, options.deaths)?;
     let watchers = watchers(lab, &scenario)?;
     let mut cells = Vec::new();
     for disturbance in DISTURBANCES {
@@ -114,8 +120,29 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     }
     // Nothing was done, by anybody.
     ensure!(lab.switch().requests().iter().all(|request| !request.starts_with("off ")), "a host was fenced");
-    let figures = Figures { conditions: conditions.until_now()?, table: table(&cells)?, cells };
+    let table = table(&cells, &killed_s)?;
+    let figures = Figures { conditions: conditions.until_now()?, table, cells, killed_s };
     write(&options.json, &figures)
+}
+
+/// Kafka alone dies, so many times, on a host with an agent that would start it again. How long that took each time.
+fn kafka_is_killed(lab: &Lab, scenario: &Scenario, times: u32) -> Result<Vec<Option<f64>>> {
+    let agent = scenario.at_home.first().context("no agent at home")?;
+    agent.start()?;
+    agent.wait_ready(PATIENCE)?;
+    let mut found = Vec::new();
+    for _ in 0..times {
+        scenario.cluster.wait_complete(PATIENCE)?;
+        scenario.decided_by(agent, "healthy", PATIENCE)?;
+        let fault = Instant::now();
+        scenario.strike(&Fault::KillKafka(agent.host().name().to_owned()))?;
+        let seconds = noticed(scenario, agent, fault);
+        lab.note(format!("a killed Kafka was noticed after {seconds:.2?} s"));
+        found.push(seconds);
+        scenario.cluster.broker(VICTIM)?.start()?;
+    }
+    agent.kill()?;
+    Ok(found)
 }
 
 /// One agent for each setting, on a host of its own.
@@ -312,7 +339,7 @@ fn lose(host: &Host, percent: u32) -> Result<()> {
     Ok(())
 }
 
-fn table(cells: &[Cell]) -> Result<Vec<Row>> {
+fn table(cells: &[Cell], killed_s: &[Option<f64>]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for cell in cells {
         let what = format!("{}, {}: false alarms", cell.disturbance, cell.host_down_after);
@@ -330,6 +357,11 @@ fn table(cells: &[Cell]) -> Result<Vec<Row>> {
         let promised =
             cell.host_down_after == DEFAULT && cell.disturbance == Disturbance::Nothing.to_string();
         rows.push(if promised { row.aim(AIM_DETECTION_S) } else { row });
+    }
+    let killed: Vec<f64> = killed_s.iter().flatten().copied().collect();
+    if !killed.is_empty() {
+        let row = Row::new("a killed Kafka is noticed on its host", "s", Figure::of(killed)?);
+        rows.push(row.aim(AIM_KILLED_S));
     }
     Ok(rows)
 }
@@ -364,9 +396,11 @@ mod tests {
             detected_s,
             holds: Holds::new(),
         };
-        let rows = serde_json::to_value(table(&[cell(vec![Some(2.0), None])]).unwrap()).unwrap();
+        let rows = serde_json::to_value(table(&[cell(vec![Some(2.0), None])], &[Some(0.9), None]).unwrap());
+        let rows = rows.unwrap();
         assert_eq!((rows[0]["median"].as_f64(), rows[0]["aim"].as_f64()), (Some(120.0), Some(0.0)));
         assert_eq!((rows[1]["median"].as_f64(), rows[1]["aim"].as_f64()), (Some(2.0), Some(2.5)));
-        assert_eq!(table(&[cell(vec![None])]).unwrap().len(), 1);
+        assert_eq!((rows[2]["median"].as_f64(), rows[2]["aim"].as_f64()), (Some(0.9), Some(1.0)));
+        assert_eq!(table(&[cell(vec![None])], &[None]).unwrap().len(), 1);
     }
 }
