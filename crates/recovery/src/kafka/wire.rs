@@ -196,14 +196,25 @@ impl Connection {
         decode::<R>(frame, asked).map_err(|why| self.nonsense(why))
     }
 
-    /// How many bytes were sent that the kernel at the other end has not acknowledged. Whether a process reads them there
-    /// makes no difference, as long as they are few.
-    pub(crate) fn unacknowledged(&self) -> Result<i32, WireError> {
+    /// Whether the kernel at the other end has acknowledged everything that was sent. If no process reads it there, that
+    /// makes no difference, as long as it is little.
+    ///
+    /// # Errors
+    /// [`WireError::Closed`] if it has not: whoever waits on waits for TCP to give up.
+    pub(crate) fn acknowledged<R: Request>(&self) -> Result<(), WireError> {
         const SIOCOUTQ: ioctl::Opcode = libc::TIOCOUTQ as ioctl::Opcode;
         // SAFETY: of a socket it writes one int and nothing else (tcp(7)).
         #[allow(unsafe_code)]
         let bytes = unsafe { ioctl::ioctl(&self.stream, ioctl::Getter::<SIOCOUTQ, libc::c_int>::new()) };
-        bytes.map_err(|errno| WireError::Local { at: self.at.clone(), source: errno.into() })
+        match bytes {
+            Ok(0) => Ok(()),
+            Ok(bytes) => {
+                let why = format!("{bytes} bytes are not acknowledged");
+                let source = io::Error::new(io::ErrorKind::TimedOut, why);
+                Err(WireError::Closed { at: self.at.clone(), api: error::api(R::KEY), source })
+            }
+            Err(errno) => Err(WireError::Local { at: self.at.clone(), source: errno.into() }),
+        }
     }
 
     /// The next frame. Loses nothing when it is cancelled.

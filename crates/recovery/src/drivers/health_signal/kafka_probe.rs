@@ -63,8 +63,6 @@ enum Came {
     Over(Result<(), WireError>),
     /// No answer yet, of a process whose host is there as far as is known.
     Nothing(Unanswered),
-    /// No answer, and the other kernel does not acknowledge what it is sent.
-    Lost,
 }
 
 impl KafkaProbe {
@@ -128,7 +126,6 @@ async fn probe(
     at: &Endpoint,
     held: Option<Unanswered>,
 ) -> Result<(ProbeOutcome, Option<Unanswered>), String> {
-    let was_held = held.is_some();
     let asked = match held {
         Some(held) => Ok(held),
         None => ask(at).await,
@@ -138,7 +135,7 @@ async fn probe(
         Err(error) => Came::Over(Err(error)),
     };
     // It was reset, or the host at its other end is gone: only a fresh one can tell.
-    if matches!(came, Came::Lost) || (was_held && matches!(came, Came::Over(Err(WireError::Closed { .. })))) {
+    if matches!(came, Came::Over(Err(WireError::Closed { .. }))) {
         came = match ask(at).await {
             Ok(asked) => asked.answer(Instant::now() + PROMPT).await,
             Err(error) => Came::Over(Err(error)),
@@ -147,7 +144,6 @@ async fn probe(
     match came {
         Came::Over(came) => Ok((outcome(came)?, None)),
         Came::Nothing(held) => Ok((ProbeOutcome::Silent, Some(held))),
-        Came::Lost => Ok((ProbeOutcome::Silent, None)),
     }
 }
 
@@ -174,9 +170,8 @@ impl Unanswered {
             return Came::Over(Err(error));
         }
         match held.answer(until).await {
-            Came::Nothing(held) => match held.connection.unacknowledged() {
-                Ok(0) => Came::Nothing(held),
-                Ok(_) => Came::Lost,
+            Came::Nothing(held) => match held.connection.acknowledged::<ApiVersionsRequest>() {
+                Ok(()) => Came::Nothing(held),
                 Err(error) => Came::Over(Err(error)),
             },
             came => came,
