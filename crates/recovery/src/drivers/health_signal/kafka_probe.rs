@@ -12,8 +12,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use kafka_protocol::messages::ApiVersionsRequest;
+use tokio::select;
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::kafka::wire::{Asked, Connection, WireError};
 use crate::model::{BrokerId, Endpoint, Evidence, Fact, Moment, ProbeOutcome};
@@ -22,13 +23,13 @@ use crate::ports::{Clock, HealthSignal, chain};
 /// Four looks a second: a dead host is seen within a fraction of the time that must pass before anybody acts.
 pub const PERIOD: Duration = Duration::from_millis(250);
 /// How long a host may take to accept a connection, or to acknowledge: that is for its kernel, which takes less than a
-/// millisecond on one site. A lost packet alone costs more than this (TCP sends a first one again after 1 s), so one failed
-/// probe says little and a run of them is what counts; that is why they follow each other as soon as this.
+/// millisecond on one site. One failed probe says little, and a run of them is what counts; that is why they follow each other
+/// as soon as this.
 const REACH: Duration = PERIOD;
 /// How long Kafka may take to answer. A healthy broker takes milliseconds, a busy one more.
 const LIMIT: Duration = Duration::from_millis(500);
-/// Whoever has not answered by then is asked again, so that what is left of [`LIMIT`] is enough for TCP to send a lost
-/// packet once more (200 ms on Linux).
+/// Whoever has not answered by then is asked again, for a packet may have been lost. TCP by itself sends the first one of a
+/// connection again after 1 s only, and a later one after 200 ms (on Linux), for which [`LIMIT`] has room.
 const PROMPT: Duration = Duration::from_millis(100);
 /// No more questions than this go to one that hangs: together they are 3 kB, which its kernel has room for. From then on a
 /// host that dies is noticed by its keepalives.
@@ -150,7 +151,15 @@ async fn probe(
 async fn ask(at: &Endpoint) -> Result<Unanswered, WireError> {
     let addresses = Connection::resolve(at, Instant::now() + LIMIT).await?;
     let until = Instant::now() + REACH;
-    let mut connection = Connection::connect(at, &addresses, until).await?;
+    let again = async {
+        sleep(PROMPT).await;
+        Connection::connect(at, &addresses, until).await
+    };
+    let mut connection = select! {
+        biased;
+        connected = Connection::connect(at, &addresses, until) => connected,
+        connected = again => connected,
+    }?;
     let asked = connection.ask_api_versions(until).await?;
     Ok(Unanswered { connection, asked, nudges: 0 })
 }
@@ -231,7 +240,7 @@ mod tests {
             Now { mono: Moment(Duration::from_secs(7)), wall: jiff::Timestamp::UNIX_EPOCH }
         }
         async fn sleep(&self, duration: Duration) {
-            tokio::time::sleep(duration).await;
+            sleep(duration).await;
         }
     }
 
@@ -328,6 +337,20 @@ mod tests {
         };
         let ((), outcomes) = tokio::join!(answer, outcomes(&signal));
         assert_eq!(outcomes, [ProbeOutcome::Answered]);
+    }
+
+    #[tokio::test]
+    async fn a_lost_packet_is_not_a_lost_host() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = endpoint(listener.local_addr().unwrap());
+        let socket = SockRef::from(&listener);
+        host_dies(&listener);
+        let back = async {
+            sleep(PROMPT / 2).await;
+            socket.detach_filter().unwrap();
+        };
+        let ((), asked) = tokio::join!(back, ask(&at));
+        assert!(asked.is_ok(), "{asked:?}");
     }
 
     #[tokio::test]
