@@ -14,7 +14,7 @@ use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::drivers::storage::nfs_client::NfsClient;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, PeerView, ProbeOutcome, VolumeUse};
-use recovery::plan::Phase;
+use recovery::plan::{Phase, Plan};
 use recovery::policy::Mode;
 use recovery::ports::{EventSink, HealthSignal, Note};
 use recovery::status::{BrokerStatus, Status};
@@ -193,6 +193,17 @@ fn metrics_are_made_of_events() {
     let hold = Decision::Hold { reasons: vec![HoldReason::OneWitness, HoldReason::LedgerUnreachable] };
     let decided = What::Decided { decision: hold, evidence: Vec::new() };
     emit(&metrics, begun, decided);
+    let plan = Plan {
+        broker: BrokerId(1),
+        from: HostName::from("kafka-1"),
+        to: HostName::from("standby-1"),
+        epoch: Epoch(3),
+        fault_at: begun,
+        because: Vec::new(),
+        stages: Vec::new(),
+        predicted: None,
+    };
+    emit(&metrics, begun, What::WouldTakeOver { plan: Box::new(plan) });
     let (phase, undo) = (Phase::Fence, false);
     emit(&metrics, at(0), What::StepStarted { phase, step: step("fence"), undo });
     let (kind, error) = ("unconfirmed".to_owned(), "no answer".to_owned());
@@ -221,6 +232,7 @@ fn metrics_are_made_of_events() {
         "understudy_takeovers_total{broker=\"1\",outcome=\"recovered\"} 1",
         "understudy_holds_total{broker=\"1\",reason=\"one_witness\"} 1",
         "understudy_holds_total{broker=\"1\",reason=\"ledger_unreachable\"} 1",
+        "understudy_would_take_over_total{broker=\"1\"} 1",
         "understudy_broker_state{broker=\"1\",state=\"hold\"} 1",
         "understudy_broker_state{broker=\"1\",state=\"healthy\"} 0",
         "understudy_ledger_epoch{broker=\"1\"} 3",

@@ -16,6 +16,10 @@ use crate::model::{
 /// sensible session timeout (Kafka's default is 9 s), longer than two looks at the list.
 const LEAVING: Duration = Duration::from_secs(2);
 
+/// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as heard when it answers
+/// (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No process that starts meanwhile fetches so soon.
+const LAST_FETCH: Duration = Duration::from_millis(500);
+
 /// Two readings of the ledger, or of a registration, that are further apart than this are not one look at it.
 const UNREAD: Duration = Duration::from_secs(3);
 
@@ -177,6 +181,11 @@ impl Board {
         view
     }
 
+    /// For how long the active controller had heard nothing of a broker by `at`.
+    fn silence(&self, broker: BrokerId, at: Moment, view: &QuorumView) -> Duration {
+        view.silence.get(&broker).copied().unwrap_or_else(|| at.since(self.leader_since))
+    }
+
     fn record_quorum(&mut self, at: Moment, view: QuorumView) {
         let same = self.quorum.as_ref().is_some_and(|(_, q)| q.leader_epoch == view.leader_epoch);
         if !same {
@@ -201,9 +210,10 @@ pub struct Seen {
     pub listed: Option<bool>,
     /// For how long the active controller has heard nothing of it.
     pub controller_silence: Option<Duration>,
-    /// The controller has heard it since it stopped answering, and since its process here was first seen to be gone: some
-    /// other process of it lives.
-    pub heard_since: bool,
+    /// Its process on this host ended by itself, and looks begun since show that it is still in the broker list, as a clean
+    /// stop would not leave it, and that the controller has heard nothing of it since but what its last fetch explains:
+    /// no other process of it lives.
+    pub crashed: bool,
     /// It was off the broker list by the time it stopped answering. A clean stop begins with that; a broker
     /// that dies stays listed until its session expires.
     pub left_first: bool,
@@ -365,19 +375,13 @@ pub fn observe(
         let absence = board.unregistered.get(&id).filter(|absence| fresh(absence.at));
         // One that stops cleanly keeps its registration. It may be removed later, but not before it stopped.
         let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
-        let silence = quorum.map(|(at, view)| {
-            let unheard = at.since(board.leader_since);
-            view.silence.get(&id).copied().unwrap_or(unheard)
-        });
-        let gone = local.filter(|track| track.process != LocalProcess::Running).map(|track| track.since);
-        let heard = quorum.zip(silence).map(|((at, _), silence)| *at - silence);
         let seen = Seen {
-            heard_since: failing_since.max(gone).zip(heard).is_some_and(|(gone, heard)| heard > gone),
+            crashed: local.is_some_and(|track| crashed(board, id, track)),
             left_first: unlisted && failing_since.is_some_and(|since| left(since) && kept(since)),
             never_listed: unlisted && failing_since.is_some() && last_listed.is_none(),
             probe: probe.map(ProbeTrack::seen),
             listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),
-            controller_silence: silence,
+            controller_silence: quorum.map(|(at, view)| board.silence(id, *at, view)),
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
             unregistered: absence.map(|absence| absence.at.since(absence.since)),
@@ -408,6 +412,17 @@ pub fn observe(
         blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
         working: BTreeSet::new(),
     }
+}
+
+/// Whether a broker's process on this host ended by itself, and was neither stopped nor replaced: see [`Seen::crashed`].
+fn crashed(board: &Board, broker: BrokerId, local: &LocalTrack) -> bool {
+    let ended = local.since;
+    let stays =
+        board.listed.as_ref().is_some_and(|(at, brokers)| *at >= ended && brokers.contains_key(&broker));
+    let silent = board.quorum.as_ref().is_some_and(|(at, view)| {
+        *at >= ended && (*at - board.silence(broker, *at, view)).since(ended) <= LAST_FETCH
+    });
+    local.process == LocalProcess::Exited && stays && silent
 }
 
 /// What the canaries on the storage of one broker say.

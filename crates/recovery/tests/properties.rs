@@ -66,9 +66,9 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
     let volumes = prop::option::weighted(0.3, volumes());
     let unregistered = prop::option::weighted(0.5, duration());
     let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered, any::<bool>());
-    all.prop_map(move |(local, here, quiet, volumes, unregistered, heard_since)| Seen {
+    all.prop_map(move |(local, here, quiet, volumes, unregistered, crashed)| Seen {
         local,
-        heard_since,
+        crashed,
         unregistered,
         storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
         claim_quiet: quiet.map(Duration::from_secs),
@@ -340,6 +340,8 @@ proptest! {
                 } else {
                     prop_assert!(broker.local.is_none_or(|(process, _)| process != LocalProcess::Running));
                     prop_assert!(!broker.answers(), "it answers");
+                    let heard = broker.controller_silence.is_some_and(|s| s < policy.controller_silent_for);
+                    prop_assert!(!heard || broker.crashed, "some process of it may live");
                 }
                 prop_assert!(takeover.writers.iter().all(can_fence));
                 let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();

@@ -227,7 +227,7 @@ impl Run {
             max_percent_down: 50,
             stale_after: seconds(3),
             claim_silent_after: seconds(15),
-            restart_after: seconds(1),
+            restart_after: Duration::from_millis(500),
             restart_tries: 2,
             restart_window: seconds(600),
             takeovers_per_broker: 3,

@@ -189,13 +189,9 @@ impl Check<'_> {
         let one_fetch = Duration::from_millis(500);
         let fetch = "the longest silence of a live broker";
         self.long_enough("controller_silent_for", raw.controller_silent_for, one_fetch, fetch);
-        // The slowest signal looks every 500 ms and may take a second.
-        self.long_enough(
-            "stale_after",
-            raw.stale_after,
-            kafka_probe::PERIOD * 6,
-            "what the slowest signal needs",
-        );
+        // What a look saw is news until the next one has ended.
+        let two = kafka_probe::LOOK_AT_MOST * 2;
+        self.long_enough("stale_after", raw.stale_after, two, "two probes at their slowest");
         let beats = recovery::execute::HEARTBEAT * 3;
         self.long_enough(
             "claim_silent_after",

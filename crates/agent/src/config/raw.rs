@@ -93,9 +93,9 @@ fn listen() -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawPolicy {
-    /// A broker whose host cannot be reached is taken over after this long; with what a last probe takes, that is
-    /// within 2.5 s of the fault. At least three probes (750 ms), so that one lost packet does not look like a
-    /// dead host.
+    /// A broker whose host cannot be reached is taken over after this long; with what a first and a last probe take, that is
+    /// about half a second later. At least three probes (750 ms), so that one lost packet does not look like a
+    /// dead host. Longer than a host may stand still without being dead, such as a virtual machine that is moved.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) host_down_after: Duration,

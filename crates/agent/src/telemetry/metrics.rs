@@ -92,6 +92,7 @@ pub struct Metrics {
     tick: Histogram,
     takeovers: Family<ByOutcome, Counter>,
     holds: Family<ByReason, Counter>,
+    would_take_over: Family<ByBroker, Counter>,
     state: Family<ByState, Gauge>,
     pages: Family<ByBroker, Gauge>,
     epoch: Family<ByBroker, Gauge>,
@@ -135,6 +136,7 @@ impl Default for Metrics {
             tick: fractions(),
             takeovers: Family::default(),
             holds: Family::default(),
+            would_take_over: Family::default(),
             state: Family::default(),
             pages: Family::default(),
             epoch: Family::default(),
@@ -182,6 +184,8 @@ impl Metrics {
             "Decisions not to act on a broker that looks dead, by reason",
             self.holds.clone(),
         );
+        let would = "Decisions to act that nothing but the mode forbade";
+        r.register("would_take_over", would, self.would_take_over.clone());
         r.register("broker_state", "1 for the present decision about a broker", self.state.clone());
         let pages = "1 while the decision about a broker is one that somebody should be told of at once";
         r.register("needs_attention", pages, self.pages.clone());
@@ -322,6 +326,9 @@ impl EventSink for Metrics {
         self.fencing(BrokerId(broker), event.at, &event.what);
         match &event.what {
             What::Decided { decision, .. } => self.decided(broker, decision),
+            What::WouldTakeOver { .. } => {
+                self.would_take_over.get_or_create(&ByBroker { broker }).inc();
+            }
             What::Ended { outcome, predicted } => self.ended(broker, outcome, *predicted),
             What::PhaseDone { phase, took } => {
                 let labels = ByPhase { broker, phase: phase.label() };

@@ -43,12 +43,9 @@ impl Case<'_> {
             reasons.extend(self.blindness());
             reasons.extend(self.carries());
         }
-        // Somebody starts it here already, such as its unit: it registers before it opens its listener. What the controller
-        // heard before that of the process that is gone does not count.
-        let heard = self
-            .here
-            .controller_silence
-            .filter(|silence| *silence < self.policy.controller_silent_for && self.here.heard_since);
+        // Somebody starts it here already, such as its unit: it registers before it opens its listener.
+        let silence = self.here.controller_silence.filter(|_| !self.here.crashed);
+        let heard = silence.filter(|silence| *silence < self.policy.controller_silent_for);
         reasons.extend(heard.map(|silence| HoldReason::Starting { silence }));
         if self.here.left_first && self.silent_claim().is_none() && !self.released() {
             reasons.push(HoldReason::StoppedCleanly);

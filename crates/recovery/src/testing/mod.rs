@@ -187,7 +187,7 @@ impl World {
             max_percent_down: 50,
             stale_after: Duration::from_secs(3),
             claim_silent_after: Duration::from_secs(15),
-            restart_after: Duration::from_secs(1),
+            restart_after: Duration::from_millis(500),
             restart_tries: 2,
             restart_window: Duration::from_secs(600),
             takeovers_per_broker: 3,

@@ -262,7 +262,6 @@ impl Stage {
             "max_brokers_down" => self.policy.max_brokers_down = value.parse().unwrap(),
             "max_percent_down" => self.policy.max_percent_down = value.parse().unwrap(),
             "takeovers_per_broker" => self.policy.takeovers_per_broker = value.parse().unwrap(),
-            "restart_after" => self.policy.restart_after = humantime::parse_duration(value).unwrap(),
             "racks" => {
                 let racks: Vec<String> = value.split(',').map(str::to_owned).collect();
                 self.topology.brokers.values_mut().for_each(|broker| broker.racks.clone_from(&racks));

@@ -14,6 +14,7 @@ use e2e::{Lab, Storage, eventually};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
+use crate::detection::would_act;
 use crate::figures::{Figure, Footprint, Histogram, Row, Ticks};
 use crate::write;
 
@@ -167,7 +168,7 @@ fn a_broker_dies(lab: &Lab, hollow: &Hollow, agent: &Agent) -> Result<(f64, Tick
         let brokers = status["brokers"].as_array().context("no brokers in the status")?;
         let victim = brokers.iter().find(|broker| broker["id"] == VICTIM).context("no victim")?;
         let decision = &victim["decision"];
-        ensure!(decision["decision"] == "hold" && decision.to_string().contains("observing"), "{victim}");
+        ensure!(would_act(decision), "{victim}");
         decided = Instant::now();
         Ok(())
     })?;
