@@ -16,6 +16,10 @@ use crate::model::{
 /// sensible session timeout (Kafka's default is 9 s), longer than two looks at the list.
 const LEAVING: Duration = Duration::from_secs(2);
 
+/// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any time between: a few
+/// looks at it, of four a second.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as heard when it answers
 /// (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No process that starts meanwhile fetches so soon.
 const LAST_FETCH: Duration = Duration::from_millis(500);
@@ -87,6 +91,8 @@ struct LocalTrack {
     at: Moment,
     process: LocalProcess,
     since: Moment,
+    /// When it was last seen to run.
+    ran: Option<Moment>,
 }
 
 impl Board {
@@ -123,9 +129,11 @@ impl Board {
             Fact::Logs { broker, tail } => drop(self.logs.insert(broker, tail)),
             Fact::Peer(view) => drop(self.peers.insert(view.host.clone(), (at, view))),
             Fact::Local { broker, process } => {
-                let last = self.local.get(&broker).filter(|track| track.process == process);
-                let since = last.map_or(at, |track| track.since);
-                self.local.insert(broker, LocalTrack { at, process, since });
+                let last = self.local.get(&broker);
+                let since = last.filter(|track| track.process == process).map_or(at, |track| track.since);
+                let runs = (process == LocalProcess::Running).then_some(at);
+                let ran = runs.or(last.and_then(|track| track.ran));
+                self.local.insert(broker, LocalTrack { at, process, since, ran });
             }
             Fact::Blind { why } => {
                 self.blind.insert(signal, why);
@@ -210,9 +218,9 @@ pub struct Seen {
     pub listed: Option<bool>,
     /// For how long the active controller has heard nothing of it.
     pub controller_silence: Option<Duration>,
-    /// Its process on this host ended by itself, and looks begun since show that it is still in the broker list, as a clean
-    /// stop would not leave it, and that the controller has heard nothing of it since but what its last fetch explains:
-    /// no other process of it lives.
+    /// Its process on this host was seen to run and then to have ended by itself, and looks begun since show that it is still in
+    /// the broker list, as a clean stop would not leave it, and that the controller has heard nothing of it since but what
+    /// its last fetch explains: no other process of it lives.
     pub crashed: bool,
     /// It was off the broker list by the time it stopped answering. A clean stop begins with that; a broker
     /// that dies stays listed until its session expires.
@@ -417,12 +425,14 @@ pub fn observe(
 /// Whether a broker's process on this host ended by itself, and was neither stopped nor replaced: see [`Seen::crashed`].
 fn crashed(board: &Board, broker: BrokerId, local: &LocalTrack) -> bool {
     let ended = local.since;
+    let seen =
+        local.process == LocalProcess::Exited && local.ran.is_some_and(|ran| ended.since(ran) <= ENDING);
     let stays =
         board.listed.as_ref().is_some_and(|(at, brokers)| *at >= ended && brokers.contains_key(&broker));
     let silent = board.quorum.as_ref().is_some_and(|(at, view)| {
         *at >= ended && (*at - board.silence(broker, *at, view)).since(ended) <= LAST_FETCH
     });
-    local.process == LocalProcess::Exited && stays && silent
+    seen && stays && silent
 }
 
 /// What the canaries on the storage of one broker say.

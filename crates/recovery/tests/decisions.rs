@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
-    Broker, BrokerId, Evidence, Fact, LedgerReading, LedgerStanding, Moment, Now, ProbeOutcome, QuorumView,
-    Topology,
+    Broker, BrokerId, Evidence, Fact, LedgerReading, LedgerStanding, LocalProcess, Moment, Now, ProbeOutcome,
+    QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
 use recovery::testing::{BROKER, World};
@@ -85,4 +85,61 @@ fn time_in_which_nobody_looked_proves_nothing() {
     let board = board(&[(BROKER, ProbeOutcome::Unreachable)].into(), 100);
     let decision = decide(BROKER, &seen(&board, 102), &topology(), &World::policy());
     assert!(matches!(decision, Decision::Suspect { .. }), "{decision:?}");
+}
+
+/// What was looked at around the end of a process, in milliseconds; it was first seen to have ended at [`ENDED`].
+#[derive(Clone, Copy)]
+struct Looks {
+    /// When it was last seen to run.
+    ran: Option<u64>,
+    process: LocalProcess,
+    /// When the broker list was read last, and whether it was there.
+    listed: (u64, bool),
+    /// When the controller was asked last, and when it had heard of the broker last by then.
+    quorum: (u64, u64),
+}
+
+const ENDED: u64 = 10_000;
+
+/// A process that is killed.
+const KILLED: Looks = Looks {
+    ran: Some(ENDED - 250),
+    process: LocalProcess::Exited,
+    listed: (ENDED + 100, true),
+    quorum: (ENDED + 600, ENDED - 100),
+};
+
+fn crashed(looks: Looks) -> bool {
+    let mut board = Board::default();
+    let mut record = |at: u64, fact| {
+        board.record(Evidence { signal: "test", at: Moment(Duration::from_millis(at)), fact });
+    };
+    let Looks { ran, process, listed: (read, there), quorum: (asked, heard) } = looks;
+    let local = |process| Fact::Local { broker: BROKER, process };
+    ran.into_iter().for_each(|at| record(at, local(LocalProcess::Running)));
+    record(ENDED, local(process));
+    let endpoint = World::topology().brokers[&BROKER].listener.clone();
+    record(read, Fact::Listed { brokers: there.then_some((BROKER, endpoint)).into_iter().collect() });
+    let silence = [(BROKER, Duration::from_millis(asked - heard))].into();
+    record(asked, Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence }));
+    seen(&board, 11).brokers[&BROKER].crashed
+}
+
+#[test]
+fn only_a_process_that_was_seen_to_end_and_is_heard_no_more_has_crashed() {
+    assert!(crashed(KILLED));
+    // Its last fetch is answered when it is dead.
+    assert!(crashed(Looks { quorum: (ENDED + 600, ENDED + 500), ..KILLED }));
+    for (what, looks) in [
+        ("another process is heard", Looks { quorum: (ENDED + 600, ENDED + 501), ..KILLED }),
+        ("the controller was not asked since", Looks { quorum: (ENDED - 1, ENDED - 100), ..KILLED }),
+        ("it left the broker list first", Looks { listed: (ENDED + 100, false), ..KILLED }),
+        ("the broker list was not read since", Looks { listed: (ENDED - 1, true), ..KILLED }),
+        ("it ended before this agent watched", Looks { ran: None, ..KILLED }),
+        ("nobody looked for long before its end", Looks { ran: Some(ENDED - 1_001), ..KILLED }),
+        ("it was never started here", Looks { process: LocalProcess::Absent, ..KILLED }),
+        ("it runs", Looks { process: LocalProcess::Running, ..KILLED }),
+    ] {
+        assert!(!crashed(looks), "{what}");
+    }
 }

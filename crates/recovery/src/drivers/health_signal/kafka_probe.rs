@@ -7,6 +7,7 @@
 //! its other end acknowledges what it is sent, as long as there is one.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,9 +40,6 @@ const NUDGES: u8 = 64;
 /// A broker that left the list is probed for this long: it may be one of several that failed together, and
 /// must be counted. After that it counts as taken out of the cluster.
 const REMEMBERED: Duration = Duration::from_secs(600);
-
-/// The longest that one look may take, once names are resolved: an unanswered question, a fresh connection, and a little for its answer.
-pub const LOOK_AT_MOST: Duration = Duration::from_millis(850);
 
 /// Probes the guarded brokers, and those that the cluster lists or listed lately.
 #[derive(Debug)]
@@ -131,19 +129,20 @@ async fn probe(
     at: &Endpoint,
     held: Option<Unanswered>,
 ) -> Result<(ProbeOutcome, Option<Unanswered>), String> {
-    let begun = Instant::now();
+    let until = Instant::now() + LIMIT;
+    let addresses = Connection::resolve(at, until).await.map_err(|error| chain(&error))?;
     let asked = match held {
         Some(held) => Ok(held),
-        None => ask(at).await,
+        None => ask(at, &addresses).await,
     };
     let mut came = match asked {
-        Ok(asked) => asked.wait(begun + LIMIT).await,
+        Ok(asked) => asked.wait(until).await,
         Err(error) => Came::Over(Err(error)),
     };
     // It was reset, or the host at its other end is gone: only a fresh one can tell.
     if matches!(came, Came::Over(Err(WireError::Closed { .. }))) {
-        came = match ask(at).await {
-            Ok(asked) => asked.answer((begun + LIMIT).max(Instant::now() + PROMPT)).await,
+        came = match ask(at, &addresses).await {
+            Ok(asked) => asked.answer(until.max(Instant::now() + PROMPT)).await,
             Err(error) => Came::Over(Err(error)),
         };
     }
@@ -153,16 +152,15 @@ async fn probe(
     }
 }
 
-async fn ask(at: &Endpoint) -> Result<Unanswered, WireError> {
-    let addresses = Connection::resolve(at, Instant::now() + LIMIT).await?;
+async fn ask(at: &Endpoint, addresses: &[SocketAddr]) -> Result<Unanswered, WireError> {
     let until = Instant::now() + REACH;
     let again = async {
         sleep(PROMPT).await;
-        Connection::connect(at, &addresses, until).await
+        Connection::connect(at, addresses, until).await
     };
     let mut connection = select! {
         biased;
-        connected = Connection::connect(at, &addresses, until) => connected,
+        connected = Connection::connect(at, addresses, until) => connected,
         connected = again => connected,
     }?;
     let asked = connection.ask_api_versions(until).await?;
@@ -224,7 +222,6 @@ fn outcome(came: Result<(), WireError>) -> Result<ProbeOutcome, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::os::fd::AsFd;
 
     use kafka_protocol::messages::ApiKey;
@@ -346,7 +343,8 @@ mod tests {
     #[tokio::test]
     async fn a_lost_packet_is_not_a_lost_host() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = endpoint(listener.local_addr().unwrap());
+        let addresses = [listener.local_addr().unwrap()];
+        let at = endpoint(addresses[0]);
         let (socket, mut tries) = (SockRef::from(&listener), 0);
         // A machine that stands still for so long that both are late is asked again; with one connection each try fails.
         let asked = loop {
@@ -355,7 +353,7 @@ mod tests {
                 sleep(PROMPT / 2).await;
                 socket.detach_filter().unwrap();
             };
-            let ((), asked) = tokio::join!(back, ask(&at));
+            let ((), asked) = tokio::join!(back, ask(&at, &addresses));
             tries += 1;
             if asked.is_ok() || tries == 5 {
                 break asked;
@@ -413,7 +411,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_hangs_is_not_asked_without_end() {
         let (listener, at) = stopped();
-        let mut held = ask(&at).await.unwrap();
+        let mut held = ask(&at, &[at.to_string().parse().unwrap()]).await.unwrap();
         for _ in 0..=NUDGES {
             held.nudge(Instant::now() + LIMIT).await.unwrap();
         }
