@@ -1,18 +1,25 @@
 //! One look at everything, for the commands that people run: each signal looks for a while, then one
 //! observation is made of what was seen. The daemon does the same all the time.
 
+use std::path::Path;
 use std::time::Duration;
 
-use recovery::decide::decide_manual;
-use recovery::model::{BrokerId, LedgerStanding};
+use jiff::Timestamp;
+use recovery::decide::{Decision, HoldReason, Takeover, decide_manual};
+use recovery::departure::SeenBy;
+use recovery::drivers::clients::daemon;
+use recovery::event::{Event, What};
+use recovery::model::{BrokerId, Evidence, Fact, LedgerStanding, Moment, PeerView, human};
 use recovery::observe::{Board, Observation, observe};
 use recovery::plan::{Plan, plan};
+use recovery::ports::chain;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::UsageError;
+use crate::http::StatusPage;
 use crate::world::{World, standing};
 
 /// How long to look. Long enough for the controller's silence to say something about a broker, which
@@ -23,8 +30,38 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 /// on a busy host take their time. (Seen with two busy cores: none of three live brokers within two seconds.)
 const LOOK_AT_MOST: Duration = Duration::from_secs(8);
 
+/// A decision is made within a second of what it is made on: a look that takes its time, and a tick.
+const DECIDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the daemon on this host remembers, and what it last decided.
+#[derive(Default)]
+struct Memory {
+    view: Option<(Moment, PeerView)>,
+    decision: Option<Decision>,
+    /// Why it is not known, if there is a daemon.
+    unknown: Option<String>,
+}
+
+/// Asks the daemon on this host. A command has seen nothing of what came before it.
+async fn recall(world: &World, socket: &Path, broker: BrokerId) -> Memory {
+    let at = world.ports.clock.now().mono;
+    let mut memory = Memory::default();
+    match daemon::page::<PeerView>(socket, "/v1/view").await {
+        Ok(view) => memory.view = view.map(|view| (at, view)),
+        Err(error) => memory.unknown = Some(chain(&error)),
+    }
+    match daemon::page::<StatusPage>(socket, "/v1/status").await {
+        Ok(page) => {
+            let brokers = page.map(|page| page.status.brokers).unwrap_or_default();
+            memory.decision = brokers.into_iter().find(|it| it.id == broker).and_then(|it| it.decision);
+        }
+        Err(error) => memory.unknown = Some(chain(&error)),
+    }
+    memory
+}
+
 /// Looks at everything for about two seconds; for longer if most brokers do not answer.
-async fn gather(world: &World) -> Observation {
+async fn gather(world: &World, remembered: Option<(Moment, PeerView)>) -> Observation {
     let (send, mut seen) = mpsc::channel(1024);
     let mut looks = JoinSet::new();
     for signal in &world.signals {
@@ -42,6 +79,9 @@ async fn gather(world: &World) -> Observation {
     }
     drop(send);
     let mut board = Board::default();
+    if let Some((at, view)) = remembered {
+        board.record(Evidence { signal: "daemon", at, fact: Fact::Daemon(view) });
+    }
     // Nothing was looked at before this call, so nothing here is stale.
     let stale_after = world.policy.stale_after.max(LOOK_AT_MOST * 2);
     let begun = Instant::now();
@@ -71,6 +111,8 @@ pub(crate) struct Proposal {
     pub(crate) plan: Plan,
     /// What speaks against it. Each may be overridden.
     pub(crate) objections: Vec<String>,
+    /// What the agent of this host does about the broker by itself, if that is nothing, and why.
+    pub(crate) advice: Vec<String>,
     /// Signals that could not see, with the reason.
     pub(crate) blind: Vec<String>,
     /// Where the broker stands in the ledger.
@@ -81,26 +123,72 @@ pub(crate) struct Proposal {
 ///
 /// # Errors
 /// When the broker is not guarded here, or the ledger cannot be read: without it there is no epoch to claim.
-pub(crate) async fn propose(world: &World, broker: i32) -> anyhow::Result<Proposal> {
+pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow::Result<Proposal> {
     let broker = BrokerId(broker);
     if !world.topology.brokers.contains_key(&broker) {
         let guarded: Vec<_> = world.topology.brokers.keys().map(ToString::to_string).collect();
         let why = format!("broker {broker} is not guarded by this host; it guards {}", guarded.join(", "));
         return Err(UsageError(why).into());
     }
-    let seen = gather(world).await;
+    let memory = recall(world, socket, broker).await;
+    let seen = gather(world, memory.view).await;
     let standing = match seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&broker)) {
         Some(standing) => standing.clone(),
         None => standing(world.ports.ledger.as_ref(), &world.topology, broker).await?,
     };
-    let (takeover, mut objections) = decide_manual(broker, &standing, &seen, &world.topology, &world.policy);
+    let (mut takeover, mut objections) =
+        decide_manual(broker, &standing, &seen, &world.topology, &world.policy);
     if takeover.from != takeover.to && world.topology.fences.get(&takeover.from).is_none_or(Vec::is_empty) {
         objections
             .push(format!("no fence is configured for {}: the takeover would end there", takeover.from));
     }
+    let seen_well = seen.brokers.get(&broker).and_then(|seen| seen.last_well.as_ref());
+    if seen_well.is_none_or(|well| well.by == SeenBy::Controller) {
+        // Without it the fault is dated as it was: too late rather than too early.
+        let events = world.ports.ledger.remembered(broker).await.unwrap_or_default();
+        date(&mut takeover, failing_since(&events, &standing), seen.now.wall);
+    }
     let plan = plan(&takeover, standing.epoch.next(), &world.topology, &seen)?;
-    let blind = seen.blind.iter().map(|(signal, why)| format!("{signal}: {why}")).collect();
-    Ok(Proposal { plan, objections, blind, standing })
+    let blind = seen.blind.iter().map(|(signal, why)| format!("{signal}: {why}"));
+    let blind = blind.chain(memory.unknown.map(|why| format!("daemon: {why}"))).collect();
+    let advice = memory.decision.and_then(held).into_iter().collect();
+    Ok(Proposal { plan, objections, advice, blind, standing })
+}
+
+/// Dates the fault by the ledger's history, where that knows of an earlier one.
+fn date(takeover: &mut Takeover, failing: Option<Timestamp>, now: Timestamp) {
+    let Some(at) = failing.and_then(|at| at.checked_sub(DECIDED_WITHIN).ok()) else { return };
+    if at >= takeover.fault_at {
+        return;
+    }
+    let ago = human(Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    takeover.fault_at = at;
+    takeover.because.retain(|clue| !clue.starts_with("last seen well"));
+    takeover.because.push(format!("last seen well: {ago} ago, by the decisions in the ledger"));
+}
+
+/// When agents first found the broker not well since they, or a takeover, last found it well.
+fn failing_since(events: &[Event], standing: &LedgerStanding) -> Option<Timestamp> {
+    let recovered = standing.attempts.iter().rev().find(|a| a.ended.as_deref() == Some("recovered"));
+    let decided = events.iter().filter_map(|event| match &event.what {
+        What::Decided { decision, .. } => Some((event.at, decision)),
+        _ => None,
+    });
+    let since = decided.filter(|(at, _)| recovered.is_none_or(|attempt| *at > attempt.at));
+    since.fold(None, |first, (at, decision)| match decision {
+        Decision::Healthy => None,
+        _ => first.or(Some(at)),
+    })
+}
+
+/// Why the agent of this host leaves the broker alone. That its mode forbids it to act is no reason against a person's doing so.
+fn held(decision: Decision) -> Option<String> {
+    let Decision::Hold { reasons } = &decision else {
+        let waits = matches!(decision, Decision::Escalate { .. } | Decision::Suspect { .. });
+        return waits.then(|| decision.to_string());
+    };
+    let mode = |reason: &HoldReason| matches!(reason, HoldReason::Observing | HoldReason::AwaitingApproval);
+    (!reasons.iter().all(mode)).then(|| decision.to_string())
 }
 
 impl std::fmt::Display for Proposal {
@@ -109,9 +197,76 @@ impl std::fmt::Display for Proposal {
         for blind in &self.blind {
             writeln!(f, "cannot see: {blind}")?;
         }
-        if self.objections.is_empty() {
+        for held in &self.advice {
+            writeln!(f, "the agent of this host does not act: {held}")?;
+        }
+        if self.objections.is_empty() && self.advice.is_empty() {
             return writeln!(f, "nothing speaks against it");
         }
         self.objections.iter().try_for_each(|objection| writeln!(f, "against it: {objection}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use recovery::model::{Attempt, Cause, Epoch};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn decided(second: i64, decision: Decision) -> Event {
+        let what = What::Decided { decision, evidence: Vec::new() };
+        Event { at: at(second), host: "h".into(), broker: Some(BrokerId(1)), epoch: None, what }
+    }
+
+    fn suspect() -> Decision {
+        Decision::Suspect { clue: String::new() }
+    }
+
+    fn hold(reasons: Vec<HoldReason>) -> Decision {
+        Decision::Hold { reasons }
+    }
+
+    #[test]
+    fn an_outage_begins_where_the_ledger_first_tells_of_it() {
+        let mut standing = LedgerStanding::untouched("h".into());
+        let isolated = || hold(vec![HoldReason::MetadataBlind]);
+        let events = [
+            decided(10, suspect()),
+            decided(12, Decision::Healthy),
+            decided(100, suspect()),
+            decided(102, isolated()),
+        ];
+        assert_eq!(failing_since(&events, &standing), Some(at(100)));
+        assert_eq!(
+            failing_since(&events[..1], &standing),
+            Some(at(10)),
+            "that it was well before is not kept"
+        );
+        assert_eq!(failing_since(&events[..2], &standing), None);
+        standing.attempts.push(Attempt {
+            epoch: Epoch(1),
+            at: at(101),
+            by: "h".into(),
+            cause: Cause::Automatic,
+            in_place: false,
+            ended: Some("recovered".to_owned()),
+            time_to_isr: None,
+            phases: std::collections::BTreeMap::new(),
+        });
+        assert_eq!(failing_since(&events, &standing), Some(at(102)), "it was recovered in between");
+    }
+
+    #[test]
+    fn what_the_agent_holds_for_is_told_but_for_its_mode() {
+        let stopped = || HoldReason::StoppedCleanly { seen_by: None };
+        assert!(held(hold(vec![stopped()])).is_some_and(|said| said.contains("clean stop")));
+        assert!(held(hold(vec![stopped(), HoldReason::Observing])).is_some());
+        assert_eq!(held(hold(vec![HoldReason::AwaitingApproval])), None);
+        assert_eq!(held(Decision::Healthy), None);
+        assert!(held(suspect()).is_some());
     }
 }

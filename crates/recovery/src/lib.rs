@@ -12,6 +12,7 @@
 pub mod cycle;
 pub mod decide;
 pub mod decision;
+pub mod departure;
 #[cfg(feature = "drivers")]
 pub mod drivers;
 pub mod event;

@@ -6,23 +6,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::departure::{Departures, LAST_FETCH, LastWell, Probes};
 use crate::model::{
     BrokerId, CanaryOutcome, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
     LedgerStanding, LocalProcess, LogTail, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome,
     QuorumView, VolumeUse,
 };
 
-/// A broker that is still listed this long after it stopped answering did not stop cleanly. Shorter than any
-/// sensible session timeout (Kafka's default is 9 s), longer than two looks at the list.
-const LEAVING: Duration = Duration::from_secs(2);
-
 /// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any time between: a few
 /// looks at it, of four a second.
 const ENDING: Duration = Duration::from_secs(1);
-
-/// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as heard when it answers
-/// (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No process that starts meanwhile fetches so soon.
-const LAST_FETCH: Duration = Duration::from_millis(500);
 
 /// Two readings of the ledger, or of a registration, that are further apart than this are not one look at it.
 const UNREAD: Duration = Duration::from_secs(3);
@@ -32,8 +25,7 @@ const UNREAD: Duration = Duration::from_secs(3);
 pub struct Board {
     probes: BTreeMap<BrokerId, ProbeTrack>,
     listed: Option<(Moment, BTreeMap<BrokerId, Endpoint>)>,
-    /// When each broker was last in the list.
-    last_listed: BTreeMap<BrokerId, Moment>,
+    departures: Departures,
     partitions: Option<(Moment, Arc<PartitionView>)>,
     quorum: Option<(Moment, QuorumView)>,
     leader_since: Moment,
@@ -106,7 +98,9 @@ impl Board {
         match fact {
             Fact::Probe { broker, outcome } => self.record_probe(at, broker, outcome),
             Fact::Listed { brokers } => {
-                self.last_listed.extend(brokers.keys().map(|id| (*id, at)));
+                if self.listed.as_ref().is_none_or(|(had, _)| *had < at) {
+                    self.departures.list(at, &brokers);
+                }
                 self.unregistered.retain(|id, _| !brokers.contains_key(id));
                 newer(&mut self.listed, at, brokers);
             }
@@ -127,7 +121,11 @@ impl Board {
             }
             Fact::Volumes { broker, usage } => drop(self.volumes.insert(broker, (at, usage))),
             Fact::Logs { broker, tail } => drop(self.logs.insert(broker, tail)),
-            Fact::Peer(view) => drop(self.peers.insert(view.host.clone(), (at, view))),
+            Fact::Peer(view) => {
+                self.record_told(at, &view);
+                self.peers.insert(view.host.clone(), (at, view));
+            }
+            Fact::Daemon(view) => self.record_told(at, &view),
             Fact::Local { broker, process } => {
                 let last = self.local.get(&broker);
                 let since = last.filter(|track| track.process == process).map_or(at, |track| track.since);
@@ -151,6 +149,18 @@ impl Board {
         let not_answering_since = (!answered).then(|| last.and_then(|t| t.not_answering_since).unwrap_or(at));
         let last_answer = if answered { Some(at) } else { last.and_then(|t| t.last_answer) };
         self.probes.insert(broker, ProbeTrack { at, outcome, since, not_answering_since, last_answer });
+        if answered {
+            let standing = self.ledger.as_ref().and_then(|(_, reading)| reading.brokers.get(&broker));
+            let settled = standing.filter(|s| !matches!(s.state, Some(EpochState::Open { .. })));
+            self.departures.answered(broker, settled.map(|standing| standing.epoch));
+        } else {
+            self.departures.failed(at, self.probes.values().map(|track| (track.at, track.answers())));
+        }
+    }
+
+    fn record_told(&mut self, at: Moment, view: &PeerView) {
+        let answers = |id| self.probes.get(&id).is_some_and(ProbeTrack::answers);
+        self.departures.told(at, view, answers);
     }
 
     fn record_registration(&mut self, at: Moment, broker: BrokerId, registered: bool) {
@@ -199,6 +209,7 @@ impl Board {
         if !same {
             self.leader_since = at;
         }
+        self.departures.quorum(at, &view);
         newer(&mut self.quorum, at, view);
     }
 }
@@ -222,11 +233,17 @@ pub struct Seen {
     /// the broker list, as a clean stop would not leave it, and that the controller has heard nothing of it since but what
     /// its last fetch explains: no other process of it lives.
     pub crashed: bool,
-    /// It was off the broker list by the time it stopped answering. A clean stop begins with that; a broker
-    /// that dies stays listed until its session expires.
+    /// This agent saw it stop cleanly: looks without a hole between them saw it answer and be listed, and then off the broker
+    /// list by the time it stopped answering. A broker that dies stays listed until its session expires.
     pub left_first: bool,
+    /// Another agent that saw so.
+    pub stop_told: Option<HostName>,
     /// It does not answer, and this agent has never seen it in the broker list: it went before this agent watched.
     pub never_listed: bool,
+    /// The newest epoch after whose end this agent saw it answer and be listed.
+    pub well_in: Option<Epoch>,
+    /// When anybody last saw it well.
+    pub last_well: Option<LastWell>,
     /// For how long the journal of its newest epoch has not grown, as far as it was read.
     pub claim_quiet: Option<Duration>,
     /// Its process on this host, and for how long it has been so.
@@ -238,6 +255,8 @@ pub struct Seen {
     pub storage: Option<StorageSeen>,
     /// How long ago its storage was last seen to stall from here; `None` if it never was.
     pub since_stall: Option<Duration>,
+    /// How long ago no majority of the brokers answered; `None` if it always has.
+    pub since_dark: Option<Duration>,
     /// How its volumes are used, as the storage counts: no witness, for it may be told late.
     pub volumes: Option<VolumeUse>,
     /// What its next start would read through, as it said last: no witness.
@@ -375,9 +394,7 @@ pub fn observe(
         .collect();
     let brokers = all.into_iter().map(|id| {
         let probe = board.probes.get(&id).filter(|t| fresh(t.at));
-        let failing_since = probe.and_then(|track| track.not_answering_since);
-        let last_listed = board.last_listed.get(&id);
-        let left = |since: Moment| last_listed.is_some_and(|at| at.since(since) <= LEAVING);
+        let probes = probe.map(ProbeTrack::probes).unwrap_or_default();
         let unlisted = listed.is_some_and(|(_, brokers)| !brokers.contains_key(&id));
         let local = board.local.get(&id).filter(|track| fresh(track.at));
         let absence = board.unregistered.get(&id).filter(|absence| fresh(absence.at));
@@ -385,8 +402,11 @@ pub fn observe(
         let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
         let seen = Seen {
             crashed: local.is_some_and(|track| crashed(board, id, track)),
-            left_first: unlisted && failing_since.is_some_and(|since| left(since) && kept(since)),
-            never_listed: unlisted && failing_since.is_some() && last_listed.is_none(),
+            left_first: unlisted && board.departures.stopped(id, probes, kept),
+            stop_told: board.departures.stop_told(id).filter(|_| unlisted && probes.failing_since.is_some()),
+            never_listed: unlisted && probes.failing_since.is_some() && !board.departures.was_listed(id),
+            well_in: board.departures.well_in(id),
+            last_well: board.departures.last_well(id, probes),
             probe: probe.map(ProbeTrack::seen),
             listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),
             controller_silence: quorum.map(|(at, view)| board.silence(id, *at, view)),
@@ -394,6 +414,7 @@ pub fn observe(
             local: local.map(|track| (track.process, track.at.since(track.since))),
             unregistered: absence.map(|absence| absence.at.since(absence.since)),
             storage: storage(board, &peers, id, &fresh),
+            since_dark: board.departures.dark().map(|at| now.mono.since(at)),
             since_stall: board.stalled.get(&id).map(|at| now.mono.since(*at)),
             logs: board.logs.get(&id).copied(),
             volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
@@ -450,6 +471,14 @@ fn storage(
 }
 
 impl ProbeTrack {
+    fn answers(&self) -> bool {
+        self.not_answering_since.is_none()
+    }
+
+    fn probes(&self) -> Probes {
+        Probes { last_answer: self.last_answer, failing_since: self.not_answering_since }
+    }
+
     /// A run of probes is as long as from its first to its last: time in which nobody looked proves nothing.
     fn seen(&self) -> ProbeSeen {
         ProbeSeen {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::journal::{Claim, Direction, Entry, EpochJournal, Record};
-use crate::model::{Attempt, EpochState, HostName, LedgerStanding, Outcome};
-use crate::plan::{OnFailure, Phase, Plan, Step, Undo};
+use crate::model::{Attempt, Cause, EpochState, HostName, LedgerStanding, Outcome, Removal};
+use crate::plan::{OnFailure, Phase, Plan, Step, Undo, Unregister};
 
 /// An entry that cannot follow what was before it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -332,6 +332,14 @@ impl LedgerStanding {
             // It may act yet, even if it is succeeded. One that wrote an end had ended its own work before.
             self.writers.insert(by.clone());
         }
+        match &outcome {
+            Some(Outcome::Recovered { .. }) => (self.removed, self.fault_at) = (None, None),
+            _ => {
+                self.removed = removal(journal).or(self.removed);
+                let failed = touched && *cause != Cause::Planned;
+                self.fault_at = self.fault_at.or(failed.then_some(plan.fault_at));
+            }
+        }
         self.attempts.push(Attempt {
             epoch: journal.epoch,
             at: journal.claim.at,
@@ -367,6 +375,16 @@ fn begun(journal: &EpochJournal) -> (bool, bool) {
     intents.fold((false, false), |(_, started), step| {
         let step = journal.claim.plan.step(step).map(|(_, step)| step);
         (true, started || matches!(step, Some(Step::StartBroker { .. })))
+    })
+}
+
+/// The request that removes the broker's registration, if it was begun: whether it arrived is not asked.
+fn removal(journal: &EpochJournal) -> Option<Removal> {
+    journal.records.iter().rev().find_map(|record| {
+        let Entry::Started { step, direction: Direction::Forward } = record.entry else { return None };
+        let (_, step) = journal.claim.plan.step(step)?;
+        let removes = matches!(step, Step::Unregister { decision: Unregister::Use { .. }, .. });
+        removes.then_some(Removal { epoch: journal.epoch, at: record.at })
     })
 }
 

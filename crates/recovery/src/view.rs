@@ -13,8 +13,12 @@ pub fn view(topology: &Topology, mode: Mode, seen: &Observation) -> PeerView {
     let brokers: BTreeMap<BrokerId, PeerSaw> = seen
         .brokers
         .iter()
-        .filter_map(|(id, seen)| Some((*id, seen.probe.as_ref()?)))
-        .map(|(id, probe)| (id, PeerSaw { outcome: probe.outcome.clone(), lasting: probe.lasting }))
+        .filter_map(|(id, broker)| {
+            let probe = broker.probe.as_ref()?;
+            let answered = probe.last_answer.map(|at| seen.now.mono.since(at));
+            let (outcome, lasting, stopped) = (probe.outcome.clone(), probe.lasting, broker.left_first);
+            Some((*id, PeerSaw { outcome, lasting, answered, stopped }))
+        })
         .collect();
     let local: BTreeMap<BrokerId, LocalProcess> =
         seen.brokers.iter().filter_map(|(id, seen)| Some((*id, seen.local?.0))).collect();
@@ -122,7 +126,12 @@ mod tests {
         );
         let view = view_of(&seen);
         assert_eq!(view.host.0, "standby-1");
-        let saw = PeerSaw { outcome: ProbeOutcome::Unreachable, lasting: Duration::from_secs(2) };
+        let saw = PeerSaw {
+            outcome: ProbeOutcome::Unreachable,
+            lasting: Duration::from_secs(2),
+            answered: None,
+            stopped: false,
+        };
         assert_eq!(view.brokers, [(BROKER, saw)].into(), "the probe of broker 2 is stale");
         assert_eq!(view.local, [(BROKER, LocalProcess::Exited)].into());
         assert!(view.stalled.is_empty());

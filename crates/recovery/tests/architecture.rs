@@ -9,10 +9,11 @@ use std::path::Path;
 const LAYERS: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("policy", &[]),
-    ("observe", &["model"]),
+    ("departure", &["model"]),
+    ("observe", &["model", "departure"]),
     ("decision", &["model"]),
     ("experience", &["model", "observe"]),
-    ("decide", &["model", "observe", "policy", "decision", "experience"]),
+    ("decide", &["model", "departure", "observe", "policy", "decision", "experience"]),
     ("plan", &["model", "observe", "decision", "experience"]),
     ("journal", &["model", "plan", "ports"]),
     ("progress", &["model", "plan", "journal"]),

@@ -143,3 +143,88 @@ fn only_a_process_that_was_seen_to_end_and_is_heard_no_more_has_crashed() {
         assert!(!crashed(looks), "{what}");
     }
 }
+
+/// What was looked at around the going of broker 1, in milliseconds: every half second at the list, every quarter at its listener, but
+/// for a window in which nobody was seen at all.
+#[derive(Clone, Copy)]
+struct Going {
+    /// It answers no more from here on.
+    silent: u64,
+    /// It is off the list from here on.
+    unlisted: u64,
+    /// The controller hears it no more from here on; never asked if `None`.
+    unheard: Option<u64>,
+    /// The window, from and to.
+    blind: (u64, u64),
+}
+
+/// Stopped cleanly: off the list, and its listener closed right after.
+const STOPPED: Going = Going { silent: 30_100, unlisted: 30_000, unheard: Some(30_100), blind: (0, 0) };
+
+/// A dead host, by Kafka's shortest session at its defaults.
+const DIED: Going = Going { silent: 30_000, unlisted: 37_000, unheard: Some(30_400), blind: (0, 0) };
+
+fn stopped_cleanly(going: Going) -> bool {
+    let mut board = Board::default();
+    let endpoint = World::topology().brokers[&BROKER].listener.clone();
+    for now in (20_000..=60_000).step_by(250) {
+        let mut record = |fact| {
+            board.record(Evidence { signal: "test", at: Moment(Duration::from_millis(now)), fact });
+        };
+        let blind = (going.blind.0..going.blind.1).contains(&now);
+        for broker in ALL.map(BrokerId) {
+            let fails = blind || (broker == BROKER && now >= going.silent);
+            let outcome = if fails { ProbeOutcome::Unreachable } else { ProbeOutcome::Answered };
+            record(Fact::Probe { broker, outcome });
+        }
+        if blind || now % 500 != 0 {
+            continue;
+        }
+        let listed = |id: &BrokerId| *id != BROKER || now < going.unlisted;
+        let listed = ALL.map(BrokerId).into_iter().filter(listed);
+        record(Fact::Listed { brokers: listed.map(|id| (id, endpoint.clone())).collect() });
+        if let Some(unheard) = going.unheard {
+            let silence = [(BROKER, Duration::from_millis(now.saturating_sub(unheard)))].into();
+            record(Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence }));
+        }
+    }
+    seen(&board, 60).brokers[&BROKER].left_first
+}
+
+#[test]
+fn only_a_clean_stop_that_was_seen_counts_as_one() {
+    for (what, going) in [
+        ("a clean stop", STOPPED),
+        ("nobody to ask for its silence", Going { unheard: None, ..STOPPED }),
+        ("its listener closes first, by a little", Going { silent: 29_000, ..STOPPED }),
+        ("its listener stays for long", Going { silent: 40_000, unheard: Some(40_000), ..STOPPED }),
+        ("a look or two that failed", Going { blind: (29_600, 31_400), ..STOPPED }),
+    ] {
+        assert!(stopped_cleanly(going), "{what}");
+    }
+    for (what, going) in [
+        ("a death", DIED),
+        ("nobody to ask for its silence", Going { unheard: None, ..DIED }),
+        ("a death in a blind window", Going { blind: (27_000, 42_000), ..DIED }),
+        ("the same, without a controller", Going { blind: (27_000, 42_000), unheard: None, ..DIED }),
+        ("a window that ends right after the session", Going { blind: (29_900, 37_100), ..DIED }),
+        ("a window that begins with the death", Going { blind: (30_000, 45_000), ..DIED }),
+        ("a stop in a blind window", Going { blind: (27_000, 42_000), ..STOPPED }),
+        ("a hole in the looks at the list alone", Going { blind: (28_600, 31_600), ..STOPPED }),
+        ("cut off from the controllers, and dead later", Going { silent: 50_000, ..DIED }),
+    ] {
+        assert!(!stopped_cleanly(going), "{what}");
+    }
+}
+
+#[test]
+fn no_window_of_any_length_makes_a_clean_stop_of_a_death() {
+    for from in (20_000..45_000).step_by(500) {
+        for length in (500..20_000).step_by(500) {
+            for unheard in [None, DIED.unheard] {
+                let going = Going { blind: (from, from + length), unheard, ..DIED };
+                assert!(!stopped_cleanly(going), "blind from {from} ms for {length} ms");
+            }
+        }
+    }
+}

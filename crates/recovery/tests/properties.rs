@@ -45,13 +45,14 @@ fn probe() -> impl Strategy<Value = ProbeSeen> {
 }
 
 fn seen() -> impl Strategy<Value = Seen> {
-    let left = prop::bool::weighted(0.1);
+    let left = (prop::bool::weighted(0.1), prop::bool::weighted(0.05));
     (prop::option::of(probe()), prop::option::of(any::<bool>()), prop::option::of(duration()), left).prop_map(
-        |(probe, listed, controller_silence, left_first)| Seen {
+        |(probe, listed, controller_silence, (left_first, told))| Seen {
             probe,
             listed,
             controller_silence,
             left_first,
+            stop_told: told.then(|| "standby-2".into()),
             ..Seen::default()
         },
     )
@@ -93,7 +94,10 @@ fn peers() -> impl Strategy<Value = BTreeMap<HostName, PeerView>> {
     let view = (prop::option::of(saw), prop::option::of(0..3_u32)).prop_map(|(saw, rank)| PeerView {
         host: "standby-2".into(),
         brokers: saw
-            .map(|outcome| (BROKER, PeerSaw { outcome, lasting: Duration::from_secs(1) }))
+            .map(|outcome| {
+                let lasting = Duration::from_secs(1);
+                (BROKER, PeerSaw { outcome, lasting, answered: None, stopped: false })
+            })
             .into_iter()
             .collect(),
         stalled: BTreeSet::new(),
@@ -148,6 +152,8 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         records: 4,
         attempts,
         nonsense: None,
+        removed: None,
+        fault_at: None,
     })
 }
 
@@ -198,7 +204,8 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
     let last = seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&BROKER)?.attempts.last());
     let released = last.is_some_and(|a| a.cause == Cause::Planned && a.ended.as_deref() == Some("abandoned"));
-    ensure(!broker.left_first || released, "it may have been stopped cleanly")?;
+    let stopped = broker.left_first || broker.stop_told.is_some();
+    ensure(!stopped || released, "it may have been stopped cleanly")?;
     ensure(seen.down().count() <= policy.max_brokers_down, "several brokers are down")?;
     let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
     let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;

@@ -26,8 +26,8 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
         Some(R::LedgerDamaged { .. }) => R::MassFailure { down: 2, of: 3, limit: 1 },
         Some(R::MassFailure { .. }) => R::StorageStalled { here: true, at: BTreeSet::new() },
         Some(R::StorageStalled { .. }) => R::HostCarries { host: "a".into(), broker: BrokerId(2) },
-        Some(R::HostCarries { .. }) => R::StoppedCleanly,
-        Some(R::StoppedCleanly) => R::NeverListed,
+        Some(R::HostCarries { .. }) => R::StoppedCleanly { seen_by: None },
+        Some(R::StoppedCleanly { .. }) => R::NeverListed,
         Some(R::NeverListed) => R::Paused { who: String::new(), why: String::new(), until: None },
         Some(R::Paused { .. }) => {
             R::BudgetSpent { budget: Budget::Broker, used: 3, window: Duration::from_secs(3600) }

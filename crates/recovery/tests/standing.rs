@@ -8,6 +8,7 @@ use std::time::Duration;
 use recovery::drivers::ledger::contract::{claim, done, started};
 use recovery::journal::{Claim, Entry, EpochJournal, Record};
 use recovery::model::{BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Outcome, Succession};
+use recovery::plan::{Step, Unregister};
 
 /// The contract's plan has two steps: to render the configuration, and to start Kafka.
 const START: usize = 1;
@@ -132,4 +133,43 @@ fn those_who_gave_up_are_counted_since_the_last_recovery_and_the_last_ack() {
     let steps = [started(0), done(0, 1), started(START), done(START, 1), recovered()];
     let standing = after(&[all[0].clone(), journal(claim(1, 2, "b"), &steps)]);
     assert!(standing.gave_up(None).is_empty());
+}
+
+/// An epoch that has the broker's registration removed, or waits for it to expire.
+fn removing(epoch: u64, decision: Unregister, entries: &[Entry]) -> EpochJournal {
+    let mut claim = claim(1, epoch, "a");
+    claim.plan.fault_at = claim.at - Duration::from_secs(epoch);
+    claim.plan.stages[0].steps[0] = Step::Unregister { broker: BrokerId(1), decision };
+    journal(claim, entries)
+}
+
+#[test]
+fn what_we_have_taken_off_the_list_is_remembered_until_it_is_recovered() {
+    let stuck = || ended(Outcome::Stuck { at: "await_isr".to_owned(), why: "w".to_owned() });
+    let asks = || Unregister::Use { sharing: BTreeSet::new() };
+    let waits = || Unregister::Wait { why: "w".to_owned() };
+    let removed = |journals: &[EpochJournal]| after(journals).removed.map(|removal| removal.epoch.0);
+    let sent = || removing(1, asks(), &[started(0), done(0, 1), started(START), stuck()]);
+    assert_eq!(removed(&[sent()]), Some(1));
+    assert_eq!(removed(&[removing(1, asks(), &[started(0)])]), Some(1), "it may have arrived");
+    assert_eq!(removed(&[removing(1, asks(), &[])]), None, "it was not begun");
+    assert_eq!(removed(&[removing(1, waits(), &[started(0), done(0, 1)])]), None, "nothing was sent");
+    // What came after it has not brought the broker back.
+    let abandoned = || removing(2, waits(), &[started(0), abandoned()]);
+    assert_eq!(removed(&[sent(), abandoned()]), Some(1));
+    assert_eq!(removed(&[sent(), abandoned(), removing(3, asks(), &[started(0), stuck()])]), Some(3));
+    assert_eq!(removed(&[sent(), removing(2, waits(), &[started(0), recovered()])]), None);
+    // The fault is that of the first attempt, until one recovers the broker.
+    let fault = |journals: &[EpochJournal]| after(journals).fault_at;
+    assert_eq!(fault(&[sent(), abandoned()]), Some(sent().claim.plan.fault_at));
+    assert_eq!(fault(&[sent(), removing(2, waits(), &[started(0), recovered()])]), None);
+    assert_eq!(fault(&[removing(1, asks(), &[])]), None, "a claim that was given up touched nothing");
+}
+
+#[test]
+fn a_standing_that_was_written_before_these_were_known_is_read() {
+    let mut old = serde_json::to_value(after(&[])).expect("it can be written");
+    let fields = old.as_object_mut().expect("an object");
+    assert!(fields.remove("removed").is_some() && fields.remove("fault_at").is_some());
+    assert_eq!(serde_json::from_value::<LedgerStanding>(old).expect("it is read"), after(&[]));
 }

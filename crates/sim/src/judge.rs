@@ -116,7 +116,7 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             (0..state.hosts.len()).any(|h| state.stalled(h) || state.hosts[h].denied)
         }
         HoldReason::HostCarries { .. } => true,
-        HoldReason::StoppedCleanly | HoldReason::NeverListed => true,
+        HoldReason::StoppedCleanly { .. } | HoldReason::NeverListed => true,
         HoldReason::Paused { .. } => {
             let mut hosts = 0..state.hosts.len();
             hosts.any(|h| {

@@ -174,7 +174,7 @@ fn view(state: &State, host: usize) -> PeerView {
     let saw = state.hosts[host].saw.iter().enumerate().filter_map(|(broker, saw)| {
         let (outcome, since) = saw.clone()?;
         let lasting = Duration::from_millis(state.now.saturating_sub(since));
-        Some((id(broker), PeerSaw { outcome, lasting }))
+        Some((id(broker), PeerSaw { outcome, lasting, answered: None, stopped: false }))
     });
     let brokers: Probes = saw.collect();
     let stalled =

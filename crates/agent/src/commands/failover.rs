@@ -57,7 +57,7 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
     if let Err(error) = daemon::ask(&config.socket, &world.clients).await {
         say(format!("{}; clients in silence will wait for their own timeouts", chain(&error)));
     }
-    let mut proposal = propose(&world, options.broker).await?;
+    let mut proposal = propose(&world, &config.socket, options.broker).await?;
     show(&proposal, global.output)?;
     if held(&proposal, options) {
         return Ok(Exit::Held);
@@ -68,7 +68,7 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
             return Ok(Exit::Held);
         }
         // The broker may have come back while somebody thought about it.
-        proposal = propose(&world, options.broker).await?;
+        proposal = propose(&world, &config.socket, options.broker).await?;
         if held(&proposal, options) {
             return Ok(Exit::Held);
         }

@@ -1,6 +1,7 @@
 //! Every reason not to act.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -16,13 +17,8 @@ impl Case<'_> {
     /// has claimed it.
     pub(super) fn objections(&self, claimed: bool) -> Vec<HoldReason> {
         let mut reasons = self.doubts();
-        // Who succeeds a claimant knows already that the broker is to be taken over.
-        if self.here.left_first && self.silent_claim().is_none() && !self.released() {
-            reasons.push(HoldReason::StoppedCleanly);
-        }
-        if self.here.never_listed && self.silent_claim().is_none() && !self.released() {
-            reasons.push(HoldReason::NeverListed);
-        }
+        reasons.extend(self.stopped());
+        reasons.extend(self.went_unseen());
         reasons.extend(self.paused());
         reasons.extend(self.budget_spent());
         reasons.extend(self.unfenceable());
@@ -47,9 +43,7 @@ impl Case<'_> {
         let silence = self.here.controller_silence.filter(|_| !self.here.crashed);
         let heard = silence.filter(|silence| *silence < self.policy.controller_silent_for);
         reasons.extend(heard.map(|silence| HoldReason::Starting { silence }));
-        if self.here.left_first && self.silent_claim().is_none() && !self.released() {
-            reasons.push(HoldReason::StoppedCleanly);
-        }
+        reasons.extend(self.stopped());
         // Whether it was stopped on purpose is seen in the list alone, unless it ended by itself.
         let ended = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Exited);
         if !self.seen.metadata_fresh && !ended && !fences {
@@ -77,15 +71,20 @@ impl Case<'_> {
     pub(super) fn blindness(&self) -> Vec<HoldReason> {
         let mut reasons = Vec::new();
         let (answering, others) = self.seen.others_answering(self.broker);
-        // With no other broker to look at, only the controllers can say that we are not the one cut off.
-        let sighted = if others == 0 { self.seen.quorum_fresh } else { answering * 2 > others };
-        if !sighted {
+        if !self.sighted() {
             reasons.push(HoldReason::Isolated { answering, others });
         }
         if !self.seen.metadata_fresh && others > 0 {
             reasons.push(HoldReason::MetadataBlind);
         }
         reasons
+    }
+
+    /// Whether this agent sees a majority of the other brokers.
+    pub(super) fn sighted(&self) -> bool {
+        let (answering, others) = self.seen.others_answering(self.broker);
+        // With no other broker to look at, only the controllers can say that we are not the one cut off.
+        if others == 0 { self.seen.quorum_fresh } else { answering * 2 > others }
     }
 
     /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear.
@@ -172,6 +171,38 @@ impl Case<'_> {
     fn released(&self) -> bool {
         let last = self.standing.and_then(|standing| standing.attempts.last());
         last.is_some_and(|last| last.cause == Cause::Planned && last.ended.as_deref() == Some("abandoned"))
+    }
+
+    /// Somebody saw it stop cleanly. Who succeeds a claimant knows already that the broker is to be taken over.
+    pub(super) fn stopped(&self) -> Option<HoldReason> {
+        if self.silent_claim().is_some() || self.released() || self.removed_since_well() {
+            return None;
+        }
+        let here = self.here.left_first.then_some(None);
+        let seen_by = here.or_else(|| self.here.stop_told.clone().map(Some))?;
+        Some(HoldReason::StoppedCleanly { seen_by })
+    }
+
+    /// Nobody here saw how it went.
+    fn went_unseen(&self) -> Option<HoldReason> {
+        let known = self.silent_claim().is_some() || self.released() || self.removed_lately();
+        (self.here.never_listed && !known).then_some(HoldReason::NeverListed)
+    }
+
+    /// A takeover of ours took it off the broker list, and it was not seen well since: that it is missing there shows nothing.
+    fn removed_since_well(&self) -> bool {
+        let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
+        self.here.well_in.is_none_or(|well| well < removal.epoch)
+    }
+
+    /// The same for an agent that began to watch after it: a person may have brought the broker back meanwhile, and then stopped
+    /// it. So only for as long as takeovers are counted, from the request or from the last `ack`.
+    fn removed_lately(&self) -> bool {
+        let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
+        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let since = acked.map_or(removal.at, |acked| acked.max(removal.at));
+        let age = Duration::try_from(self.seen.now.wall.duration_since(since)).unwrap_or_default();
+        self.removed_since_well() && age <= self.policy.budget_window
     }
 
     pub(super) fn paused(&self) -> Option<HoldReason> {

@@ -10,11 +10,14 @@ mod unregistered;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
+use crate::departure::SeenBy;
 use crate::experience;
 use crate::model::{
-    BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Moment, Orders, Outcome, ProbeOutcome,
-    Succession, Topology, VolumeUse, human,
+    BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Orders, Outcome, ProbeOutcome, Succession,
+    Topology, VolumeUse, human,
 };
 use crate::observe::{Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};
@@ -181,12 +184,15 @@ impl Case<'_> {
 
     /// The freshest probe, as far as its length counts. A broker whose storage stalled could not answer, and may have ended
     /// and be starting again: once the stall is over it gets its time from then on. That a host cannot be reached is
-    /// not explained by that.
+    /// not explained by that. Time in which most brokers did not answer is none of this broker's: either this host was cut off, or
+    /// they all went and come back one by one.
     fn symptom(&self) -> Option<ProbeSeen> {
         let probe = self.here.probe.clone()?;
         let since_stall = self.here.since_stall.filter(|_| self.storage_stalled().is_none());
         let explained = matches!(probe.outcome, ProbeOutcome::Silent | ProbeOutcome::Refused);
-        Some(match since_stall.filter(|_| explained) {
+        let since_dark = self.here.since_dark.filter(|_| self.sighted());
+        let since = [since_stall.filter(|_| explained), since_dark].into_iter().flatten().min();
+        Some(match since {
             Some(since) => ProbeSeen {
                 lasting: probe.lasting.min(since),
                 not_answering: probe.not_answering.map(|lasting| lasting.min(since)),
@@ -238,6 +244,9 @@ impl Case<'_> {
     }
 
     fn takeover(&self, standing: &LedgerStanding, from: &HostName, cause: Cause) -> Takeover {
+        let (fault_at, source) = self.fault(standing);
+        let mut because = sentences(self.broker, self.seen);
+        because.extend((cause != Cause::Planned).then_some(source));
         Takeover {
             broker: self.broker,
             from: from.clone(),
@@ -246,21 +255,36 @@ impl Case<'_> {
             cause,
             succeeds: self.silent_claim(),
             writers: standing.writers.clone(),
-            fault_at: self.seen.now.wall_at(fault(self.here).unwrap_or(self.seen.now.mono)),
-            because: sentences(self.broker, self.seen),
+            fault_at,
+            because,
             unregistered: false,
+        }
+    }
+
+    /// The last time that anybody saw the broker well, so that time-to-ISR errs on the long side, and who that was.
+    fn fault(&self, standing: &LedgerStanding) -> (Timestamp, String) {
+        let now = self.seen.now;
+        let ago = |at: Timestamp| human(Duration::try_from(now.wall.duration_since(at)).unwrap_or_default());
+        let told = |at: Timestamp, who: String| (at, format!("last seen well: {} ago, {who}", ago(at)));
+        let well = self.here.last_well.as_ref().map(|well| (now.wall_at(well.at), &well.by));
+        let before = standing.fault_at.filter(|_| !matches!(standing.state, Some(EpochState::Open { .. })));
+        match (well, before) {
+            (Some((at, SeenBy::Here)), _) => told(at, "by our probe".to_owned()),
+            (Some((at, SeenBy::Agent(host))), _) => told(at, format!("by the agent on {host}")),
+            // What a start that failed has fetched since is no sign of a broker that was well.
+            (_, Some(at)) => told(at, "by the ledger: an earlier takeover did not recover it".to_owned()),
+            (Some((at, SeenBy::Controller)), None) => told(at, "by the active controller".to_owned()),
+            (None, None) => {
+                let failing = self.here.probe.as_ref().and_then(|probe| probe.failing_since);
+                let at = now.wall_at(failing.unwrap_or(now.mono));
+                (at, format!("last seen well: not known; our first look, {} ago, was too late", ago(at)))
+            }
         }
     }
 }
 
 fn hold(reason: HoldReason) -> Decision {
     Decision::Hold { reasons: vec![reason] }
-}
-
-/// The last time the broker was seen well, so that time-to-ISR errs on the long side.
-fn fault(seen: &Seen) -> Option<Moment> {
-    let probe = seen.probe.as_ref()?;
-    probe.last_answer.or(probe.failing_since)
 }
 
 /// The evidence on a broker, as sentences for people.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Case, Decision, EscalateReason, HoldReason};
+use super::{Case, Decision, EscalateReason, HoldReason, sentences};
 use crate::model::{Cause, EpochState, LedgerStanding, LocalProcess, Outcome};
 use crate::observe::ProbeSeen;
 
@@ -81,6 +81,7 @@ impl Case<'_> {
         // It served all the while; what was lost is its place among the replicas.
         let now = self.seen.now.wall;
         takeover.fault_at = now.checked_sub(lasting).unwrap_or(now);
+        takeover.because = sentences(self.broker, self.seen);
         Decision::RestartInPlace(takeover)
     }
 

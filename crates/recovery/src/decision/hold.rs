@@ -74,8 +74,12 @@ pub enum HoldReason {
         /// The broker that is well.
         broker: BrokerId,
     },
-    /// It left the broker list before it stopped answering.
-    StoppedCleanly,
+    /// It left the broker list before it stopped answering, and somebody saw that.
+    StoppedCleanly {
+        /// The agent that saw it; `None` for this one.
+        #[serde(default)]
+        seen_by: Option<HostName>,
+    },
     /// It went before this agent began to watch: whether it died or was stopped was not seen.
     NeverListed,
     /// A person paused takeovers.
@@ -158,7 +162,7 @@ impl HoldReason {
             Self::MassFailure { .. } => "mass_failure",
             Self::StorageStalled { .. } => "storage_stalled",
             Self::HostCarries { .. } => "host_carries",
-            Self::StoppedCleanly => "stopped_cleanly",
+            Self::StoppedCleanly { .. } => "stopped_cleanly",
             Self::NeverListed => "never_listed",
             Self::Paused { .. } => "paused",
             Self::BudgetSpent { .. } => "budget_spent",
@@ -180,7 +184,7 @@ impl HoldReason {
             Self::OutOfReach { .. }
             | Self::Starting { .. }
             | Self::PeerSeesIt { .. }
-            | Self::StoppedCleanly
+            | Self::StoppedCleanly { .. }
             | Self::Paused { .. }
             | Self::ClaimedElsewhere { .. }
             | Self::OthersFirst { .. }
@@ -207,8 +211,9 @@ impl HoldReason {
 impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::StoppedCleanly => {
-                write!(f, "it left the broker list before it stopped answering, as a clean stop does")
+            Self::StoppedCleanly { seen_by } => {
+                write!(f, "it left the broker list before it stopped answering, as a clean stop does")?;
+                seen_by.as_ref().map_or(Ok(()), |host| write!(f, " (seen by the agent on {host})"))
             }
             Self::NeverListed => write!(
                 f,

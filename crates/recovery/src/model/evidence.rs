@@ -73,6 +73,8 @@ pub enum Fact {
     },
     /// What another agent sees.
     Peer(PeerView),
+    /// What the daemon on this host has seen, told to a command beside it: what it remembers, and no witness.
+    Daemon(PeerView),
     /// What the broker's process on this host does.
     Local {
         /// The broker.
@@ -254,6 +256,12 @@ pub struct PeerSaw {
     pub outcome: ProbeOutcome,
     /// For how long it has come out the same.
     pub lasting: Duration,
+    /// How long ago it last had an answer; `None` if it never had one, or does not say.
+    #[serde(default)]
+    pub answered: Option<Duration>,
+    /// Whether it saw the broker stop cleanly: by its own looks alone, and without a hole between them.
+    #[serde(default)]
+    pub stopped: bool,
 }
 
 /// A host that could take brokers over.

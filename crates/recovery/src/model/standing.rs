@@ -27,6 +27,22 @@ pub struct LedgerStanding {
     pub attempts: Vec<Attempt>,
     /// Why the newest epoch's journal makes no sense, if it does not: nobody can carry it on.
     pub nonsense: Option<String>,
+    /// The newest `UnregisterBroker` that was begun since the broker was last recovered. What is missing from the broker list
+    /// since then is missing by our own hand.
+    #[serde(default)]
+    pub removed: Option<Removal>,
+    /// The fault of the oldest takeover since the broker was last recovered.
+    #[serde(default)]
+    pub fault_at: Option<Timestamp>,
+}
+
+/// A registration that was, or may have been, removed by a takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removal {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// When the request was begun.
+    pub at: Timestamp,
 }
 
 impl LedgerStanding {
@@ -41,6 +57,8 @@ impl LedgerStanding {
             records: 0,
             attempts: Vec::new(),
             nonsense: None,
+            removed: None,
+            fault_at: None,
         }
     }
 

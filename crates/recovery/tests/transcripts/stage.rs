@@ -11,7 +11,7 @@ use recovery::decide::{Decision, decide};
 use recovery::model::{
     Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, EpochState, Evidence, Fact, HostName,
     Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, Order, Orders, Outcome,
-    PeerSaw, PeerView, ProbeOutcome, QuorumView, Topology,
+    PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -32,6 +32,10 @@ struct Look {
     stalled: bool,
     /// What each peer's own probe says.
     peers: BTreeMap<HostName, ProbeOutcome>,
+    /// When it last answered.
+    well: Duration,
+    /// The peers that saw it stop cleanly.
+    stop_seen_by: BTreeSet<HostName>,
 }
 
 pub(crate) struct Stage {
@@ -44,6 +48,8 @@ pub(crate) struct Stage {
     at_work: BTreeSet<BrokerId>,
     ledger_up: bool,
     metadata_up: bool,
+    /// Whether this host's link is down: nobody is seen, no peer and no ledger either.
+    link_down: bool,
     candidates: BTreeMap<HostName, Candidate>,
     orders: Vec<Order>,
     board: Board,
@@ -69,6 +75,8 @@ impl Default for Stage {
             local: None,
             stalled: false,
             peers: BTreeMap::new(),
+            well: Duration::from_secs(100),
+            stop_seen_by: BTreeSet::new(),
         };
         Self {
             now: Duration::from_secs(100),
@@ -79,6 +87,7 @@ impl Default for Stage {
             at_work: BTreeSet::new(),
             ledger_up: true,
             metadata_up: true,
+            link_down: false,
             candidates: BTreeMap::new(),
             orders: Vec::new(),
             board: Board::default(),
@@ -103,11 +112,14 @@ impl Stage {
             "ledger" => self.ledger_up = words.next() == Some("up"),
             "metadata" => self.metadata_up = words.next() == Some("up"),
             "cut-off" => self.cut_off(),
+            "link" => self.link_down = words.next() == Some("down"),
+            "restarted" => self.board = Board::default(),
             "standby" => self.standby(&mut words),
             "unflushed" => self.unflushed(&mut words),
             "agent-dies" => drop(self.candidates.remove(&host(words.next().expect("whose")))),
             "claimed" => self.claimed(&mut words),
             "silent" => drop(self.at_work.remove(&broker(&mut words))),
+            "removed" => self.removed(&mut words),
             "ended" => self.ended(&mut words),
             "order" => self.order(&mut words),
             verb => self.broker_is(verb, &mut words),
@@ -138,9 +150,11 @@ impl Stage {
             "untold" => look.registered = None,
             "absent" => look.local = Some(LocalProcess::Absent),
             "stalls" => look.stalled = true,
+            "mute" => drop(look.unheard_since.get_or_insert(now)),
             "heals" => look.stalled = false,
             "exits" => look.local = Some(LocalProcess::Exited),
             "runs" => look.local = Some(LocalProcess::Running),
+            "stop-seen-by" => drop(look.stop_seen_by.insert(host(words.next().expect("whom")))),
             "seen-by" => drop(look.peers.insert(host(words.next().expect("whom")), ProbeOutcome::Answered)),
             other => panic!("no such command: {other}"),
         }
@@ -198,6 +212,14 @@ impl Stage {
         self.at_work.insert(id);
     }
 
+    /// `removed 1`: the open epoch has sent `UnregisterBroker`, and the broker is off the list by that.
+    fn removed(&mut self, words: &mut SplitWhitespace<'_>) {
+        let (id, at) = (broker(words), self.wall());
+        let standing = self.standings.get_mut(&id).expect("one of the brokers");
+        standing.removed = Some(Removal { epoch: standing.epoch, at });
+        self.looks.get_mut(&id).expect("one of the brokers").listed = false;
+    }
+
     /// `ended 1 recovered`
     fn ended(&mut self, words: &mut SplitWhitespace<'_>) {
         let id = broker(words);
@@ -215,6 +237,7 @@ impl Stage {
         if let Outcome::Recovered { time_to_isr, .. } = &outcome {
             attempt.time_to_isr = Some(*time_to_isr);
             (standing.owner, standing.writers) = (by.clone(), BTreeSet::from([by.clone()]));
+            standing.removed = None;
         } else {
             standing.writers.remove(&by);
             standing.writers.insert(standing.owner.clone());
@@ -316,9 +339,16 @@ impl Stage {
         for id in self.at_work.iter().filter(|_| beats) {
             self.standings.get_mut(id).expect("one of the brokers").records += 1;
         }
+        for look in self.looks.values_mut().filter(|look| look.probe == ProbeOutcome::Answered) {
+            look.well = now;
+        }
         let mut facts = Vec::new();
         for (broker, look) in &self.looks {
             let broker = *broker;
+            if self.link_down {
+                facts.push(Fact::Probe { broker, outcome: ProbeOutcome::Unreachable });
+                continue;
+            }
             facts.push(Fact::Probe { broker, outcome: look.probe.clone() });
             facts.extend(look.local.map(|process| Fact::Local { broker, process }));
             let told = look.registered.filter(|_| self.metadata_up);
@@ -327,7 +357,7 @@ impl Stage {
             let canary = format!("/mnt/{broker}");
             facts.push(Fact::Storage { canary, brokers: BTreeSet::from([broker]), outcome });
         }
-        if self.metadata_up {
+        if self.metadata_up && !self.link_down {
             let listed = self.looks.iter().filter(|(_, look)| look.listed);
             let endpoint = self.topology.brokers[&BrokerId(1)].listener.clone();
             facts.push(Fact::Listed { brokers: listed.map(|(id, _)| (*id, endpoint.clone())).collect() });
@@ -335,11 +365,12 @@ impl Stage {
             let silence = self.looks.iter().map(|(id, look)| (*id, silence(look))).collect();
             facts.push(Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence }));
         }
-        if self.ledger_up {
+        if self.ledger_up && !self.link_down {
             let (brokers, orders) = (self.standings.clone(), Arc::new(Orders(self.orders.clone())));
             facts.push(Fact::Ledger(LedgerReading { brokers, orders, ..LedgerReading::default() }));
         }
-        facts.extend(self.candidates.iter().map(|(host, candidate)| Fact::Peer(self.view(host, candidate))));
+        let heard = self.candidates.iter().filter(|_| !self.link_down);
+        facts.extend(heard.map(|(host, candidate)| Fact::Peer(self.view(host, candidate))));
         for fact in facts {
             self.board.record(Evidence { signal: "stage", at, fact });
         }
@@ -348,7 +379,8 @@ impl Stage {
     fn view(&self, host: &HostName, candidate: &Candidate) -> PeerView {
         let saw = |look: &Look| {
             let outcome = look.peers.get(host).unwrap_or(&look.probe).clone();
-            PeerSaw { outcome, lasting: STEP }
+            let stopped = outcome != ProbeOutcome::Answered && look.stop_seen_by.contains(host);
+            PeerSaw { outcome, lasting: STEP, answered: Some(self.now - look.well), stopped }
         };
         PeerView {
             host: host.clone(),

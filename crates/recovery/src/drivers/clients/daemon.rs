@@ -1,10 +1,11 @@
-//! What the daemon on this host has been told of the clients, for a command that takes a broker over beside it: the hosts that
-//! told it may be dead by the time somebody types.
+//! What the daemon on this host knows, for a command that takes a broker over beside it: the hosts that told it who their clients
+//! are may be dead by the time somebody types, and a command has seen nothing of what came before it.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -50,22 +51,30 @@ pub enum DaemonError {
 /// # Errors
 /// When a daemon is there and does not tell.
 pub async fn ask(socket: &Path, known: &KnownClients) -> Result<usize, DaemonError> {
-    let stream = match UnixStream::connect(socket).await {
-        Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            return Ok(0);
-        }
-        Err(error) => return Err(DaemonError::Unreachable(error)),
-    };
-    let answer = timeout(LIMIT, get(stream, "localhost", PATH, MAX_BYTES)).await;
-    let (status, body) = answer.map_err(|_| DaemonError::Late)?.map_err(broken)?;
-    if !status.is_success() {
-        return Err(DaemonError::Broken(format!("{PATH}: {status}").into()));
-    }
-    let told: Vec<Told> = serde_json::from_slice(&body).map_err(|error| DaemonError::Broken(error.into()))?;
+    let told: Vec<Told> = page(socket, PATH).await?.unwrap_or_default();
     let hosts = told.len();
     told.into_iter().for_each(|told| known.remember_from(told));
     Ok(hosts)
+}
+
+/// A page of the daemon that listens at `socket`; `None` if no daemon is there.
+///
+/// # Errors
+/// When a daemon is there and does not give it.
+pub async fn page<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<Option<T>, DaemonError> {
+    let stream = match UnixStream::connect(socket).await {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(DaemonError::Unreachable(error)),
+    };
+    let answer = timeout(LIMIT, get(stream, "localhost", path, MAX_BYTES)).await;
+    let (status, body) = answer.map_err(|_| DaemonError::Late)?.map_err(broken)?;
+    if !status.is_success() {
+        return Err(DaemonError::Broken(format!("{path}: {status}").into()));
+    }
+    serde_json::from_slice(&body).map(Some).map_err(|error| DaemonError::Broken(error.into()))
 }
 
 fn broken(error: GetError) -> DaemonError {

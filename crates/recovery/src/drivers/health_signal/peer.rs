@@ -238,7 +238,8 @@ mod tests {
     use crate::model::{BrokerId, Candidate, LocalProcess, NfsClientId, PeerSaw, ProbeOutcome};
 
     fn view(host: &str) -> PeerView {
-        let saw = PeerSaw { outcome: ProbeOutcome::Silent, lasting: Duration::from_millis(2_500) };
+        let lasting = Duration::from_millis(2_500);
+        let saw = PeerSaw { outcome: ProbeOutcome::Silent, lasting, answered: Some(lasting), stopped: false };
         let candidate = Candidate {
             rank: 100,
             rack: Some("a".to_owned()),
