@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use sim::scenario::{Bug, Scenario};
 use sim::{generate, run, shrink};
 
@@ -80,6 +80,9 @@ fn main() -> ExitCode {
     for (rule, (count, seed)) in &tally.broken {
         println!("  {count:>8} seeds broke \"{rule}\", the first is {seed}");
     }
+    let bug = args.bug.and_then(|bug| bug.to_possible_value());
+    let planted = bug.map(|bug| format!(" --bug {}", bug.get_name())).unwrap_or_default();
+    println!("\nto see it again: cargo xtask sim --from {first} --show{planted}");
     println!("\nseed {first}, made as small as it gets:\n");
     print_run(&shrink::shrink(&scenario(first, args.bug)));
     ExitCode::FAILURE

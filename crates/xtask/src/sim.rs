@@ -1,6 +1,8 @@
 //! `cargo xtask sim`: whole clusters in one process, one from each seed.
 
-use anyhow::Result;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
 
 use crate::preflight::{self, Scope};
 use crate::shell;
@@ -32,9 +34,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     simulate(&Workspace::find()?, args)
 }
 
-/// As `cargo xtask test` runs it: the same seeds on every commit, so that a failure is the commit's.
+/// As `cargo xtask test` runs it: seeds that no run has had before, for those that every run has are soon obeyed. The base is
+/// printed, so that a run can be repeated.
 pub(crate) fn run_for_test(workspace: &Workspace) -> Result<()> {
-    simulate(workspace, &Args { seeds: SEEDS_OF_A_TEST, from: 0, jobs: None, show: false })
+    let from = base(SystemTime::now());
+    let again = format!("cargo xtask sim --seeds {SEEDS_OF_A_TEST} --from {from}");
+    eprintln!("{SEEDS_OF_A_TEST} clusters; the same ones again: {again}");
+    let result = simulate(workspace, &Args { seeds: SEEDS_OF_A_TEST, from, jobs: None, show: false });
+    result.with_context(|| format!("the same clusters again: {again}"))
+}
+
+/// The milliseconds since 1970: runs that begin within the same twenty seconds share seeds, and no others do.
+fn base(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 fn simulate(workspace: &Workspace, args: &Args) -> Result<()> {
