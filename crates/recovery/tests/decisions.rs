@@ -69,6 +69,21 @@ fn a_host_that_carries_a_healthy_broker_is_not_fenced_for_the_other() {
     assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
 }
 
+/// The list is one broker's word, and may be old. An answer is the truth of the moment.
+#[test]
+fn a_host_is_not_fenced_either_while_a_broker_answers_there_that_the_list_lacks() {
+    let mut board = board(&[(BROKER, ProbeOutcome::Refused)].into(), 200);
+    let endpoint = World::topology().brokers[&BROKER].listener.clone();
+    let brokers = ALL.map(BrokerId).into_iter().filter(|id| *id != OTHER);
+    let brokers = brokers.map(|id| (id, endpoint.clone())).collect();
+    board.record(Evidence { signal: "test", at: seconds(201), fact: Fact::Listed { brokers } });
+    let seen = seen(&board, 201);
+    assert!(!seen.is_well(OTHER));
+    let decision = decide(BROKER, &seen, &topology(), &World::policy());
+    let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
+    assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
+}
+
 #[test]
 fn two_brokers_of_one_dead_host_are_one_failure() {
     let down = [(BROKER, ProbeOutcome::Unreachable), (OTHER, ProbeOutcome::Unreachable)].into();

@@ -115,7 +115,12 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
         HoldReason::StorageStalled { .. } => {
             (0..state.hosts.len()).any(|h| state.stalled(h) || state.hosts[h].denied)
         }
-        HoldReason::HostCarries { .. } => true,
+        HoldReason::HostCarries { host: carrier, broker } => {
+            let other = crate::agent::index(*broker);
+            let there = |carrier| state.brokers[other].processes.iter().any(|p| p.host == carrier);
+            let answers = state.probe(host, other) == ProbeOutcome::Answered;
+            answers && state.host_of(carrier).is_some_and(there)
+        }
         HoldReason::StoppedCleanly { .. } | HoldReason::NeverListed => true,
         HoldReason::Paused { .. } => {
             let mut hosts = 0..state.hosts.len();

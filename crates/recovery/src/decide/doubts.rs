@@ -10,6 +10,7 @@ use crate::model::{
     Attempt, BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, LocalProcess, Order,
     PeerView, ProbeOutcome,
 };
+use crate::observe::Seen;
 use crate::policy::Mode;
 
 impl Case<'_> {
@@ -144,13 +145,14 @@ impl Case<'_> {
         stalls.then_some(HoldReason::StorageStalled { here, at })
     }
 
-    /// Another broker that is well on a host that would be fenced: the owner's, or a silent claimant's.
+    /// Another broker that answers on a host that would be fenced: the owner's, or a silent claimant's. Whatever the broker list says
+    /// of it: that list is one broker's word, which may be old, and a broker that the controller has fenced may be back in a moment.
     pub(super) fn carries(&self) -> Option<HoldReason> {
         let fenced = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
         let others = || self.seen.brokers.keys().filter(|b| **b != self.broker);
-        let well =
-            |host: &HostName| others().find(|b| self.may_run(**b, host) && self.seen.is_well(**b)).copied();
-        let mut carrying = fenced.filter_map(|host| Some((host, well(host)?)));
+        let answers = |b: &BrokerId| self.seen.brokers.get(b).is_some_and(Seen::answers);
+        let serving = |host: &HostName| others().find(|b| self.may_run(**b, host) && answers(b)).copied();
+        let mut carrying = fenced.filter_map(|host| Some((host, serving(host)?)));
         carrying.next().map(|(host, broker)| HoldReason::HostCarries { host: host.clone(), broker })
     }
 

@@ -67,11 +67,11 @@ pub enum HoldReason {
         /// Other agents whose canary hangs.
         at: BTreeSet<HostName>,
     },
-    /// A host that would be fenced also owns a broker that is well: the fence would take that one down.
+    /// A host that would be fenced also owns a broker that answers: the fence would take that one down.
     HostCarries {
         /// The host.
         host: HostName,
-        /// The broker that is well.
+        /// The broker that answers.
         broker: BrokerId,
     },
     /// It left the broker list before it stopped answering, and somebody saw that.
@@ -299,7 +299,7 @@ impl HoldReason {
             }
             Self::HostCarries { host, broker } => write!(
                 f,
-                "{host} also owns broker {broker}, which is well: the fence would take that one down"
+                "{host} also owns broker {broker}, which answers: the fence would take that one down"
             ),
             _ => write!(f, "the ledger cannot be read"),
         }
