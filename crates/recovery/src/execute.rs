@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::event::What;
-use crate::journal::{Direction, Entry, EpochJournal};
-use crate::model::{HostName, Moment, Outcome, Prediction};
+use crate::journal::{Direction, Entry, EpochJournal, Intents};
+use crate::model::{Cause, HostName, Moment, Outcome, Prediction, human};
 use crate::plan::Phase;
 use crate::ports::{LedgerError, Note, Ports, StepError, chain};
 use crate::progress::{IllegalEntry, Next, Progress, phases};
@@ -24,6 +24,12 @@ pub const HEARTBEAT: Duration = Duration::from_secs(3);
 /// why a successor fences the claimant's host as well.)
 const CONFIRMED_FOR: Duration = Duration::from_secs(5);
 
+/// A decision that is older than this is not acted upon: whoever stood still in between decides anew.
+pub const DECIDED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Pause before it is tried again to take intents back.
+const TAKE_BACK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Why a run ended without writing an end. The takeover is still open, or somebody newer has it.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
@@ -36,6 +42,9 @@ pub enum ExecuteError {
     /// A newer epoch exists: this run is over and undoes nothing.
     #[error("the takeover was superseded")]
     Superseded(#[source] StepError),
+    /// Nothing was touched: what was seen when it was decided may be over.
+    #[error("it was decided {age} ago and is decided anew", age = human(*.0))]
+    Outdated(Duration),
 }
 
 /// One step's future, done.
@@ -52,19 +61,31 @@ struct Run<'a> {
     journal: EpochJournal,
     progress: Progress,
     announced: Option<Phase>,
+    /// When an agent decided it, as long as nothing has been touched.
+    decided: Option<Moment>,
 }
 
-/// Carries `journal`'s plan out from where it stands, until an end is written.
+/// Carries `journal`'s plan out from where it stands, until an end is written. `decided`: when an agent decided so by
+/// itself; `None` if a person did. It must be no older than [`DECIDED_WITHIN`] when the first step is tried, whatever
+/// stood still since: this agent, its host, the ledger. From then on it counts no more.
 ///
 /// # Errors
-/// When the ledger refuses an entry, or the journal does not make sense. The takeover is then still open:
-/// it can be resumed, by calling this again with the journal as the ledger has it.
-pub async fn execute(ports: &Ports, host: &HostName, journal: EpochJournal) -> Result<Outcome, ExecuteError> {
+/// When the ledger refuses an entry, the decision is too old, or the journal does not make sense. The takeover is then
+/// still open: it can be resumed, by calling this again with the journal as the ledger has it.
+pub async fn execute(
+    ports: &Ports,
+    host: &HostName,
+    journal: EpochJournal,
+    decided: Option<Moment>,
+) -> Result<Outcome, ExecuteError> {
     let progress = Progress::replay(&journal)?;
     let plan = journal.claim.plan.clone();
     let context = Context::new(ports, &journal, &plan);
-    let mut run = Run { ports, host, journal, progress, announced: None };
-    if run.journal.records.len() > 1 {
+    // A switchover is decided by a person's order, and nothing but that.
+    let decided = decided.filter(|_| journal.claim.cause == Cause::Automatic && !progress.touched());
+    let resumed = progress.touched();
+    let mut run = Run { ports, host, journal, progress, announced: None, decided };
+    if resumed {
         run.append(vec![Entry::Resumed]).await?;
         context.emit(What::Resumed);
     }
@@ -130,16 +151,63 @@ impl Run<'_> {
         if steps.is_empty() {
             return Ok(());
         }
-        let asked = self.ports.clock.now().mono;
-        self.append(steps.iter().map(|step| Entry::Started { step: *step, direction }).collect()).await?;
-        if self.ports.clock.now().mono.since(asked) > CONFIRMED_FOR {
-            self.confirm().await?;
+        let intents = steps.iter().map(|step| Entry::Started { step: *step, direction }).collect();
+        let intended = self.intend(intents).await;
+        // From here to the call of the driver nothing waits.
+        match (self.outdated(), intended) {
+            (Some(age), Ok(())) => {
+                self.take_back(&format!("it was decided {} before", human(age))).await?;
+                return Err(ExecuteError::Outdated(age));
+            }
+            (_, Err(error @ ExecuteError::Ledger(LedgerError::Unavailable { .. }))) => {
+                if self.decided.is_some() {
+                    self.take_back("the ledger did not confirm the intent").await?;
+                }
+                return Err(error);
+            }
+            (_, intended) => intended?,
         }
+        self.decided = None;
         for (phase, step) in steps.iter().filter_map(|index| context.plan.step(*index)) {
             let (step, undo) = (step.name().to_owned(), direction == Direction::Back);
             context.emit(What::StepStarted { phase, step, undo });
         }
         Ok(())
+    }
+
+    async fn intend(&mut self, intents: Vec<Entry>) -> Result<(), ExecuteError> {
+        let asked = self.ports.clock.now().mono;
+        self.append(intents).await?;
+        if self.ports.clock.now().mono.since(asked) > CONFIRMED_FOR { self.confirm().await } else { Ok(()) }
+    }
+
+    fn outdated(&self) -> Option<Duration> {
+        let age = self.ports.clock.now().mono.since(self.decided?);
+        (age > DECIDED_WITHIN).then_some(age)
+    }
+
+    /// Takes back what the ledger has of this run's intents, none of which was tried; also those that it did not confirm.
+    /// Tried until the ledger answers: meanwhile the epoch looks touched to everybody, and it would to this agent too.
+    async fn take_back(&mut self, why: &str) -> Result<(), ExecuteError> {
+        let (broker, epoch) = (self.journal.broker, self.journal.epoch);
+        loop {
+            let result = async {
+                let newest = self.ports.ledger.latest(broker).await?;
+                let ours = |journal: &EpochJournal| journal.epoch == epoch && journal.claim.by == *self.host;
+                let Some(journal) = newest.filter(ours) else { return Ok(()) };
+                let intents = Intents::of(&journal.records).open();
+                if intents.is_empty() {
+                    return Ok(());
+                }
+                let entry = Entry::NotTried { intents, why: why.to_owned() };
+                let at = self.ports.clock.now().wall;
+                self.ports.ledger.append(broker, epoch, at, self.host, &[entry]).await.map(drop)
+            };
+            match result.await {
+                Err(LedgerError::Unavailable { .. }) => self.ports.clock.sleep(TAKE_BACK_AGAIN).await,
+                result => return Ok(result?),
+            }
+        }
     }
 
     async fn end(&mut self, tried: Tried, context: &Context<'_>) -> Result<(), ExecuteError> {

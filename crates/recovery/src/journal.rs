@@ -68,6 +68,13 @@ pub enum Entry {
         /// Forward or undoing.
         direction: Direction,
     },
+    /// The run lives and has tried nothing of these intents, and will not: what it was decided on had grown old.
+    NotTried {
+        /// The `seq` of every intent that is taken back.
+        intents: Vec<u64>,
+        /// What kept it.
+        why: String,
+    },
     /// A step is done and confirmed.
     Done {
         /// The step.
@@ -93,6 +100,73 @@ pub enum Entry {
         /// How.
         outcome: Outcome,
     },
+}
+
+/// The intents that stand: of whatever they name, something may have been done. A fold over the records that needs no
+/// journal that makes sense.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Intents(Vec<Intent>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Intent {
+    seq: u64,
+    step: usize,
+    /// Of the run that is at work, and without a result: it alone can know that nothing was tried.
+    open: bool,
+}
+
+impl Intents {
+    /// The intents that stand after `records`.
+    #[must_use]
+    pub fn of(records: &[Record]) -> Self {
+        let mut intents = Self::default();
+        for record in records {
+            intents.apply(record);
+        }
+        intents
+    }
+
+    /// Takes one record in. Gives the steps whose intents it takes back.
+    pub(crate) fn apply(&mut self, record: &Record) -> Vec<usize> {
+        let mut back = Vec::new();
+        match &record.entry {
+            Entry::Started { step, direction: Direction::Forward } => {
+                self.0.push(Intent { seq: record.seq, step: *step, open: true });
+            }
+            Entry::Done { step, direction: Direction::Forward, .. }
+            | Entry::Failed { step, direction: Direction::Forward, .. } => {
+                self.0.iter_mut().filter(|had| had.step == *step).for_each(|had| had.open = false);
+            }
+            // What a run that died has tried, nobody knows.
+            Entry::Resumed => self.0.iter_mut().for_each(|had| had.open = false),
+            // One that lands late or twice names what is gone or has a result by then: it takes nothing back.
+            Entry::NotTried { intents, .. } => self.0.retain(|had| {
+                let void = had.open && intents.contains(&had.seq);
+                if void {
+                    back.push(had.step);
+                }
+                !void
+            }),
+            _ => {}
+        }
+        back
+    }
+
+    /// The steps, in the order of their intents.
+    pub fn steps(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|intent| intent.step)
+    }
+
+    /// Whether the intent that is this record stands.
+    #[must_use]
+    pub fn stands(&self, seq: u64) -> bool {
+        self.0.iter().any(|intent| intent.seq == seq)
+    }
+
+    /// What a run that has tried nothing may take back.
+    pub(crate) fn open(&self) -> Vec<u64> {
+        self.0.iter().filter(|intent| intent.open).map(|intent| intent.seq).collect()
+    }
 }
 
 /// One epoch with its whole journal.

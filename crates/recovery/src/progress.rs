@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::journal::{Claim, Direction, Entry, EpochJournal, Record};
+use crate::journal::{Claim, Direction, Entry, EpochJournal, Intents, Record};
 use crate::model::{Attempt, Cause, EpochState, HostName, LedgerStanding, Outcome, Removal};
 use crate::plan::{OnFailure, Phase, Plan, Step, Undo, Unregister};
 
@@ -48,9 +48,9 @@ pub struct Progress {
     plan: Plan,
     forward: Vec<Status>,
     back: Vec<Status>,
-    /// Steps that were ever begun. Unlike a status it is never taken back: what a run that died has done to
-    /// the world is still done.
-    begun: Vec<bool>,
+    /// Steps that were ever begun. Unlike a status it outlives a crash: what a run that died has done to the world is
+    /// still done.
+    begun: Intents,
     remarks: Vec<String>,
     /// The step whose failure ends the takeover: the first one, or the first one that needs a person.
     failed: Option<usize>,
@@ -67,7 +67,7 @@ impl Progress {
             plan,
             forward: vec![Status::Pending; n],
             back: vec![Status::Pending; n],
-            begun: vec![false; n],
+            begun: Intents::default(),
             remarks: Vec::new(),
             failed: None,
             rejoined_at: None,
@@ -94,13 +94,13 @@ impl Progress {
         if !self.expects(&record.entry) {
             return Err(illegal());
         }
+        for step in self.begun.apply(record) {
+            self.set(step, Direction::Forward, Status::Pending);
+        }
         match &record.entry {
-            Entry::Claimed { .. } | Entry::Alive => {}
+            Entry::Claimed { .. } | Entry::Alive | Entry::NotTried { .. } => {}
             Entry::Resumed => self.resumed(),
-            Entry::Started { step, direction } => {
-                self.begun[*step] = true;
-                self.set(*step, *direction, Status::Started);
-            }
+            Entry::Started { step, direction } => self.set(*step, *direction, Status::Started),
             Entry::Done { step, direction, .. } => self.done(*step, *direction, record.at),
             Entry::Failed { step, direction, error, .. } => self.fail(*step, *direction, error),
             Entry::Ended { .. } => self.ended = true,
@@ -114,7 +114,7 @@ impl Progress {
         }
         match entry {
             Entry::Claimed { .. } => self.forward.iter().all(|s| *s == Status::Pending),
-            Entry::Resumed | Entry::Alive => true,
+            Entry::Resumed | Entry::Alive | Entry::NotTried { .. } => true,
             Entry::Started { step, direction } => match self.next() {
                 Next::Run(steps, now) => {
                     let pending = self.status(*step, now) == Some(&Status::Pending);
@@ -203,7 +203,7 @@ impl Progress {
     /// Whether any step has begun, so that the world may have changed.
     #[must_use]
     pub fn touched(&self) -> bool {
-        self.begun.contains(&true)
+        self.begun.steps().next().is_some()
     }
 
     fn in_place(&self) -> bool {
@@ -211,8 +211,12 @@ impl Progress {
     }
 
     fn may_have_started(&self) -> bool {
-        let mut steps = self.plan.steps().zip(&self.begun);
-        steps.any(|((_, step), begun)| matches!(step, Step::StartBroker { .. }) && *begun)
+        let mut begun = self.begun.steps().filter_map(|index| self.plan.step(index));
+        begun.any(|(_, step)| matches!(step, Step::StartBroker { .. }))
+    }
+
+    fn begun(&self, step: usize) -> bool {
+        self.begun.steps().any(|begun| begun == step)
     }
 
     /// The plan.
@@ -279,7 +283,7 @@ impl Progress {
         }
         // A host that owned the broker before keeps what it had.
         let undo = self.plan.steps().enumerate().filter(|(i, (_, step))| {
-            !own && self.begun[*i]
+            !own && self.begun(*i)
                 && step.undo() == Undo::Release
                 && matches!(self.back[*i], Status::Pending | Status::Started)
         });
@@ -290,8 +294,8 @@ impl Progress {
     }
 
     fn kept(&self) -> Vec<String> {
-        let kept = self.plan.steps().zip(&self.begun).filter_map(|((_, step), begun)| match step.undo() {
-            Undo::Keep(what) if *begun => Some(what.to_owned()),
+        let kept = self.plan.steps().enumerate().filter_map(|(index, (_, step))| match step.undo() {
+            Undo::Keep(what) if self.begun(index) => Some(what.to_owned()),
             _ => None,
         });
         kept.chain(self.remarks.iter().cloned()).collect()
@@ -368,11 +372,7 @@ impl LedgerStanding {
 /// Whether any step was begun, and whether the start of Kafka was. Told by the intents alone, which also a journal
 /// that makes no sense has: nobody withdraws what such a journal has begun, and whoever resumes it gets the error.
 fn begun(journal: &EpochJournal) -> (bool, bool) {
-    let intents = journal.records.iter().filter_map(|record| match record.entry {
-        Entry::Started { step, direction: Direction::Forward } => Some(step),
-        _ => None,
-    });
-    intents.fold((false, false), |(_, started), step| {
+    Intents::of(&journal.records).steps().fold((false, false), |(_, started), step| {
         let step = journal.claim.plan.step(step).map(|(_, step)| step);
         (true, started || matches!(step, Some(Step::StartBroker { .. })))
     })
@@ -399,7 +399,13 @@ pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
         (Phase::Claim, between(claim.at, claimed_at)),
     ];
     let mut spans: Vec<(Phase, Timestamp, Timestamp)> = Vec::new();
+    let intents = Intents::of(&journal.records);
     for record in &journal.records {
+        if matches!(record.entry, Entry::Started { direction: Direction::Forward, .. })
+            && !intents.stands(record.seq)
+        {
+            continue;
+        }
         let (Entry::Started { step, .. } | Entry::Done { step, .. } | Entry::Failed { step, .. }) =
             &record.entry
         else {

@@ -4,16 +4,13 @@
 use std::time::Duration;
 
 use crate::event::{Event, What};
-use crate::execute::{ExecuteError, execute};
+use crate::execute::{DECIDED_WITHIN, ExecuteError, execute};
 use crate::journal::{Claim, Entry, EpochJournal};
 use crate::model::{
     BrokerId, Cause, Epoch, HostName, Instruction, Moment, Order, Outcome, Succession, human,
 };
 use crate::plan::Plan;
 use crate::ports::{LedgerError, Ports, StepError, chain};
-
-/// A decision that is older than this is not acted upon: whoever stood still in between decides anew.
-const DECIDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +61,20 @@ pub async fn take_over(
     // Not so: the claim stands untouched in the ledger, and the evidence of that time says what becomes of it.
     fresh(ports, broker, decided)?;
     let journal = EpochJournal { broker, epoch: claim.plan.epoch, claim, records: vec![record] };
-    execute(ports, &host, journal).await.map_err(|e| TakeoverError::Unfinished(broker, e))
+    carry_out(ports, &host, journal, decided).await
+}
+
+async fn carry_out(
+    ports: &Ports,
+    host: &HostName,
+    journal: EpochJournal,
+    decided: Option<Moment>,
+) -> Result<Outcome, TakeoverError> {
+    let broker = journal.broker;
+    execute(ports, host, journal, decided).await.map_err(|error| match error {
+        ExecuteError::Outdated(age) => TakeoverError::Outdated(broker, age),
+        error => TakeoverError::Unfinished(broker, error),
+    })
 }
 
 fn fresh(ports: &Ports, broker: BrokerId, decided: Option<Moment>) -> Result<(), TakeoverError> {
@@ -85,10 +95,7 @@ pub async fn resume(
 ) -> Result<Outcome, TakeoverError> {
     let _lock = ports.host_lock.try_lock(broker).map_err(|e| TakeoverError::Busy(broker, e))?;
     let journal = own_open(ports, host, broker).await?;
-    if journal.records.len() == 1 {
-        fresh(ports, broker, decided)?;
-    }
-    execute(ports, host, journal).await.map_err(|e| TakeoverError::Unfinished(broker, e))
+    carry_out(ports, host, journal, decided).await
 }
 
 /// Gives up a claim of `host` under which nothing was touched.

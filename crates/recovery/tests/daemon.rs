@@ -209,6 +209,32 @@ async fn a_claim_is_withdrawn_if_the_broker_came_back_before_anything_was_touche
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ledger_that_stands_still_before_the_fence_lets_it_be_decided_anew() {
+    for thaws in [true, false] {
+        let world = World::new();
+        let daemon = start(&world, Mode::Auto);
+        pass(&world, 5).await;
+        // The claim is quick, the fence's intent is not.
+        world.truth().slow_write = Some((2, Duration::from_secs(18)));
+        world.kill();
+        pass(&world, 10).await;
+        if thaws {
+            world.truth().died_at = None;
+        }
+        pass(&world, 30).await;
+        let end = outcome(&world).await;
+        if thaws {
+            assert!(matches!(end, Some(Outcome::Withdrawn { .. })), "{end:?} {:?}", world.truth().events);
+            assert!(world.truth().fenced.is_empty(), "the broker was back for 8 s");
+            assert_eq!(daemon.decision(), Some(Decision::Healthy));
+        } else {
+            assert!(matches!(end, Some(Outcome::Recovered { .. })), "{end:?} {:?}", world.truth().events);
+            assert_eq!(world.truth().starts, 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn holds_are_kept_in_the_ledger_with_their_evidence() {
     let world = World::new();
     let _daemon = start(&world, Mode::Observe);

@@ -291,11 +291,12 @@ enum Move {
 
 fn step_move() -> impl Strategy<Value = Move> {
     let direction = prop_oneof![4 => Just(Direction::Forward), 1 => Just(Direction::Back)];
-    let any = (0..14_usize, direction, 0..6_u8).prop_map(|(step, direction, kind)| match kind {
+    let any = (0..14_usize, direction, 0..7_u8).prop_map(|(step, direction, kind)| match kind {
         0..=2 => Entry::Started { step, direction },
         3 => Entry::Done { step, direction, note: Note::default() },
         4 if step % 2 == 0 => Entry::Alive,
         4 => Entry::Failed { step, direction, error: "e".into(), kind: "failed".into() },
+        5 => Entry::NotTried { intents: vec![step as u64, step as u64 + 1], why: "old".into() },
         _ => Entry::Resumed,
     });
     let on = (0..3_usize, prop::bool::weighted(0.03)).prop_map(|(which, fails)| Move::On { which, fails });

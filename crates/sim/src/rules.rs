@@ -14,8 +14,9 @@ use crate::world::{Phase, State};
 /// a probe is made every half second, and clocks may be 5 % off.
 const WELL: Ms = 4_000;
 
-/// From a decision on fresh evidence to the fence there lie a claim and an intent, each within the ledger's deadline.
-const WELL_SINCE_DECISION: Ms = WELL + 11_000;
+/// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off, whatever stood
+/// still in between.
+const WELL_SINCE_DECISION: Ms = WELL + 5_500;
 
 impl Agent {
     /// A healthy broker is not claimed, and no host is to be fenced that carries one, unless a person said so.

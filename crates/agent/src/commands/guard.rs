@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use recovery::journal::{Direction, Entry, EpochJournal};
+use recovery::journal::{Direction, Entry, EpochJournal, Intents};
 use recovery::model::{BrokerId, Epoch, HostName, LedgerStanding, Orders, Outcome};
 use recovery::plan::Step;
 use recovery::ports::{Ledger, LedgerError, chain};
@@ -197,8 +197,9 @@ fn start_is_begun(journal: &EpochJournal) -> bool {
         _ => false,
     });
     let this_run = journal.records.iter().rev().take_while(|record| record.entry != Entry::Resumed);
+    let tried = Intents::of(&journal.records);
     let mut intents = this_run.filter_map(|record| match record.entry {
-        Entry::Started { step, direction: Direction::Forward } => Some(step),
+        Entry::Started { step, direction: Direction::Forward } if tried.stands(record.seq) => Some(step),
         _ => None,
     });
     done || intents.any(is_start)

@@ -26,6 +26,11 @@ impl fmt::Display for Told<'_> {
                 let (head, what) = self.step(*step, *direction);
                 write!(f, "{head}: {what}")
             }
+            Entry::NotTried { intents, why } => {
+                let name = |seq: &u64| self.intended(*seq).unwrap_or_else(|| format!("record {seq}"));
+                let names: Vec<String> = intents.iter().map(name).collect();
+                write!(f, "{by} has not tried {}: {why}", names.join(", "))
+            }
             Entry::Done { step, direction, note } => {
                 let (head, _) = self.step(*step, *direction);
                 write!(f, "{head}: done in {}: {}", self.took(*step, *direction), note.text)
@@ -47,6 +52,13 @@ impl Told<'_> {
             Some((phase, step)) => (format!("{phase:<8}  {undo}{}", step.name()), step.to_string()),
             None => (format!("step {index}"), "which is not in the plan".to_owned()),
         }
+    }
+
+    /// The name of the step that a record meant to begin.
+    fn intended(&self, seq: u64) -> Option<String> {
+        let record = self.journal.records.iter().find(|record| record.seq == seq)?;
+        let Entry::Started { step, .. } = record.entry else { return None };
+        self.journal.claim.plan.step(step).map(|(_, step)| step.name().to_owned())
     }
 
     /// From the last time the step was begun to this record.

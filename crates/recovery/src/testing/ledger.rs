@@ -11,12 +11,19 @@ use crate::ports::{Ledger, LedgerError, Note};
 
 impl World {
     /// Whether this write reaches the ledger, and whether the agent lives to learn of it.
-    fn write(&self) -> Result<bool, LedgerError> {
-        let mut truth = self.truth();
-        if truth.ledger_down {
-            return Err(unavailable("write: it is down"));
+    async fn write(&self) -> Result<bool, LedgerError> {
+        let slow = {
+            let mut truth = self.truth();
+            if truth.ledger_down {
+                return Err(unavailable("write: it is down"));
+            }
+            truth.writes += 1;
+            truth.slow_write.filter(|(n, _)| *n == truth.writes)
+        };
+        if let Some((_, takes)) = slow {
+            tokio::time::sleep(takes).await;
         }
-        truth.writes += 1;
+        let truth = self.truth();
         match truth.crash {
             Some(Crash::Before(n)) if n == truth.writes => Err(unavailable("write: the agent died before")),
             Some(Crash::After(n)) if n == truth.writes => Ok(false),
@@ -52,7 +59,7 @@ impl Ledger for World {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError> {
-        let survives = self.write()?;
+        let survives = self.write().await?;
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let record = Record {
             seq: 0,
@@ -77,7 +84,7 @@ impl Ledger for World {
         entries: &[Entry],
     ) -> Result<Vec<Record>, LedgerError> {
         // A claimant outlives a heartbeat that is not taken, so no agent dies of one here.
-        let survives = entries == [Entry::Alive] || self.write()?;
+        let survives = entries == [Entry::Alive] || self.write().await?;
         let mut truth = self.truth();
         let newest = truth.journals.get_mut(&broker).and_then(|j| j.last_mut());
         let Some(journal) = newest else { return Err(unavailable("append: there is no claim")) };

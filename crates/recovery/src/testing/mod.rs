@@ -81,6 +81,8 @@ pub struct Truth {
     pub others_dead: BTreeSet<BrokerId>,
     /// Whether the ledger is down.
     pub ledger_down: bool,
+    /// The ledger write, counted as in `writes`, that takes so long, and how long.
+    pub slow_write: Option<(usize, Duration)>,
     /// How long writing the configuration takes.
     pub render_takes: Duration,
     /// Faults by step name.
