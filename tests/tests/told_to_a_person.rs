@@ -33,6 +33,24 @@ fn what_a_person_is_told_to_do_brings_the_broker_back() {
     });
 }
 
+#[test]
+fn a_registration_that_we_removed_is_no_clean_stop() {
+    story("a_registration_that_we_removed_is_no_clean_stop", |lab| {
+        // So soon that the list loses the broker as if it had been stopped.
+        let setup = Setup { policy: &[("host_down_after", "1s")], ..Setup::default() };
+        let scenario = Scenario::begin(lab, &setup)?;
+        scenario.start_agents()?;
+        scenario.recovered_after(PATIENCE, || {
+            scenario.strike(&Fault::PowerOff("b1".to_owned()))?;
+            dies_after_its_start(&scenario, 1)
+        })?;
+        scenario.decided("healthy", PATIENCE)?;
+        scenario.ensure_runs_on("standby-1")?;
+        scenario.verdict()?;
+        Ok(())
+    });
+}
+
 /// Its log dir is not mounted here, and there is no other standby.
 fn abandoned_by_all(scenario: &Scenario<'_>) -> Result<()> {
     let broker = scenario.cluster.broker(VICTIM)?;
@@ -47,21 +65,25 @@ fn abandoned_by_all(scenario: &Scenario<'_>) -> Result<()> {
     scenario.cli(&["ack", "--broker", "1", "--reason", "it is mounted again"], 0).map(drop)
 }
 
-/// The registration is removed, and then Kafka is killed before it is back. That the list lost the broker is our own work.
 fn stuck_right_after_the_start(scenario: &Scenario<'_>) -> Result<()> {
     approve(scenario)?;
+    dies_after_its_start(scenario, 2)?;
+    approve(scenario)
+}
+
+/// The registration is removed, and then Kafka is killed before it is back. That the list lost the broker is our own work.
+fn dies_after_its_start(scenario: &Scenario<'_>, epoch: u32) -> Result<()> {
     eventually("Kafka to be started on the standby", PATIENCE, || {
-        ensure!(scenario.running_on()? == ["standby-1"], "{}", scenario.journal_of(2));
+        ensure!(scenario.running_on()? == ["standby-1"], "{}", scenario.journal_of(epoch));
         Ok(())
     })?;
     scenario.strike(&Fault::KillKafka("standby-1".to_owned()))?;
     let status = scenario.decided("escalate", PATIENCE)?;
     ensure!(reason(&status) == "stuck", "{status}");
-    let journal = scenario.journal_of(2);
-    ensure!(journal.contains("await_isr") && journal.contains("unregister"), "stuck elsewhere:\n{journal}");
+    let journal = scenario.journal_of(epoch);
+    ensure!(journal.contains("removed the dead broker's registration"), "it was not removed:\n{journal}");
     asked_for(scenario, 4, "understudy ack")?;
-    scenario.cli(&["ack", "--broker", "1", "--reason", "it was killed"], 0)?;
-    approve(scenario)
+    scenario.cli(&["ack", "--broker", "1", "--reason", "it was killed"], 0).map(drop)
 }
 
 /// Somebody stops it, nobody is to hear of it, and then it turns out that it should run.
