@@ -382,7 +382,7 @@ async fn a_kafka_that_may_run_is_not_forgotten_when_the_next_run_gets_stuck_earl
     let world = World::new();
     let plan = dead_broker(&world).await;
     // Dies after Kafka's start and before the result is written.
-    world.truth().crash = Some(Crash::Before(15));
+    world.truth().crash = Some(Crash::Before(17));
     take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect_err("it died");
     assert_eq!(world.truth().starts, 1);
     world.truth().faults.insert("prove", Fault::Unconfirmed);
