@@ -145,7 +145,7 @@ impl Tracker {
                 takeover.rejoining = None;
             }
             What::Rejoining { state, .. } | What::Waiting { state, .. } => {
-                takeover.rejoining = Some(state.clone())
+                takeover.rejoining = Some(state.clone());
             }
             _ => {}
         }

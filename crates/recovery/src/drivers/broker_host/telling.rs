@@ -21,7 +21,7 @@ pub(super) fn telling(text: &str) -> String {
     told.into_iter().rev().chain(last.iter().copied()).collect::<Vec<_>>().join("\n")
 }
 
-/// `	at kafka.log.LogManager.lock(...)`, `	... 12 more`
+/// Indented, `at kafka.log.LogManager.lock(...)` or `... 12 more`.
 fn is_frame(line: &str) -> bool {
     let trimmed = line.trim_start();
     trimmed.len() < line.len()
