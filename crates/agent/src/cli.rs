@@ -192,7 +192,7 @@ pub struct StorageProbe {
 
 fn probe_act(text: &str) -> Result<ProbeAct, String> {
     let found = ProbeAct::ALL.into_iter().find(|act| act.name() == text);
-    found.ok_or_else(|| format!("`{text}` is none of look, flush and unlink"))
+    found.ok_or_else(|| format!("`{text}` is none of look, flush, unlink and lock"))
 }
 
 /// Options of `history`.

@@ -20,6 +20,7 @@ use recovery::drivers::health_signal::kafka_registration::KafkaRegistration;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;
+use recovery::drivers::storage::lease;
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
 use recovery::policy::Policy;
@@ -54,7 +55,8 @@ impl World {
     /// # Errors
     /// When a driver cannot be made. What the configuration alone shows has been found by its check.
     pub(crate) fn build(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
-        let topology = config.topology.clone();
+        let mut topology = config.topology.clone();
+        leases(config, &mut topology);
         let listeners: BTreeMap<BrokerId, Endpoint> =
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
         let cluster = KafkaCluster::new(config.cluster.clone(), listeners.clone()).map_err(bad("cluster"))?;
@@ -77,6 +79,17 @@ impl World {
         let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
         signals.push(logs.clone());
         Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
+    }
+}
+
+/// How long each broker's storage keeps a dead client's lock, where this host's kernel knows it.
+fn leases(config: &Config, topology: &mut Topology) {
+    for (id, broker) in &mut topology.brokers {
+        let Some(storage) = config.brokers.get(id).map(|drivers| &drivers.storage) else { continue };
+        // What is configured may not say that it is NFS.
+        if let Some(lease) = lease::of(&broker.log_dirs, &storage.sources()) {
+            (broker.locks.lease, broker.locks.told) = (Some(lease), true);
+        }
     }
 }
 

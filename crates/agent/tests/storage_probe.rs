@@ -21,7 +21,7 @@ fn probe(act: &str, dir: &Path) -> Output {
 #[test]
 fn each_act_answers_by_its_exit_code_and_says_why_not() {
     let dir = tempfile::tempdir().unwrap();
-    for act in ["look", "flush", "unlink"] {
+    for act in ["look", "flush", "unlink", "lock"] {
         let good = probe(act, dir.path());
         assert!(good.status.success(), "{act}: {}", String::from_utf8_lossy(&good.stderr));
         let bad = probe(act, &dir.path().join("gone"));
@@ -45,4 +45,23 @@ async fn a_driver_asks_through_it_what_becomes_of_open_files() {
     fs::remove_dir(&log_dir).unwrap();
     assert!(storage.unlinks().await.is_err(), "nothing is tried where no log dir is");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_driver_asks_through_it_who_holds_kafkas_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let config: StorageConfig = toml::from_str("driver = \"mounted\"\nrequire_mount = false").unwrap();
+    let storage = config.build(BrokerId(1), vec![dir.path().to_owned()], Path::new(PROGRAM)).unwrap();
+    assert_eq!(storage.locks().await.unwrap(), [], "there is no lock file");
+    let path = dir.path().join(".lock");
+    let file = fs::File::create(&path).unwrap();
+    assert_eq!(storage.locks().await.unwrap(), []);
+    // Java's `FileChannel.tryLock` is this lock.
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let held = storage.locks().await.unwrap();
+    let by = format!("process {} of this host", std::process::id());
+    assert_eq!(held.iter().map(|lock| (&lock.path, &lock.by)).collect::<Vec<_>>(), [(&path, &by)]);
+    drop(file);
+    assert_eq!(storage.locks().await.unwrap(), []);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else was made");
 }

@@ -135,6 +135,13 @@ pub enum What {
         /// Partitions with a replica on it.
         replicas: usize,
     },
+    /// What a step waits for.
+    Waiting {
+        /// Its name.
+        step: String,
+        /// What for, and how long at most.
+        state: String,
+    },
     /// The takeover ended.
     Ended {
         /// How.

@@ -7,6 +7,7 @@
 //! - no file system call on a path that may be dead runs on the caller's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,6 +156,15 @@ pub trait Fence: Send + Sync {
     async fn check(&self, host: &HostName) -> Result<Note, StepError>;
 }
 
+/// Kafka's `.lock` in a log dir, which somebody holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The file.
+    pub path: PathBuf,
+    /// Who holds it, as far as the storage tells: `a client of the storage`, or `process 42 of this host`.
+    pub by: String,
+}
+
 /// Has a broker's log dirs on this host.
 #[async_trait]
 pub trait Storage: Send + Sync {
@@ -167,6 +177,12 @@ pub trait Storage: Send + Sync {
     /// Takes off what is still mounted of the log dirs, and lets nobody in or out. For `rejoin`: while this host's fence
     /// stands, what it has not written yet goes nowhere.
     async fn withdraw(&self) -> Result<Note, StepError>;
+    /// Which of the log dirs' locks are held, asked anew of the storage. Takes none, and makes no file: one that is not there
+    /// is free. An error: nobody knows, for instance because the server answers nobody in its grace period.
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError>;
+    /// Breaks the locks that are held in the log dirs, once every possible writer is proven unable to write. Asked only of
+    /// storage that can, see [`crate::model::Locks::broken`].
+    async fn break_locks(&self) -> Result<Note, StepError>;
     /// Whether a takeover could attach, for `check`. Changes nothing.
     async fn check(&self) -> Result<Note, StepError>;
     /// What becomes of a file in the log dirs that is unlinked while it is open, for `check`. Asked on the broker's owner

@@ -73,7 +73,7 @@ pub struct TakeoverStatus {
     pub phase: Phase,
     /// Steps that are being tried.
     pub steps: Vec<String>,
-    /// How far the broker is, in words.
+    /// How far the broker is or what is waited for, in words.
     pub rejoining: Option<String>,
 }
 
@@ -144,7 +144,9 @@ impl Tracker {
                 takeover.steps.retain(|s| s != step);
                 takeover.rejoining = None;
             }
-            What::Rejoining { state, .. } => takeover.rejoining = Some(state.clone()),
+            What::Rejoining { state, .. } | What::Waiting { state, .. } => {
+                takeover.rejoining = Some(state.clone());
+            }
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! One step, one or a few calls to ports. Nothing is decided here: every choice was made in the plan.
 
+mod locks;
 mod unregistered;
 
 use std::sync::Mutex;
@@ -64,6 +65,10 @@ impl<'a> Context<'a> {
             Step::MoveAddress { broker, .. } => port(&ports.addresses, *broker, step)?.acquire(epoch).await,
             Step::AttachStorage { broker, .. } => port(&ports.storage, *broker, step)?.attach(epoch).await,
             Step::RenderConfig { broker } => ports.broker_host.render(*broker, epoch).await,
+            Step::BreakLocks { broker } => port(&ports.storage, *broker, step)?.break_locks().await,
+            Step::AwaitLocks { broker, at_most, .. } => {
+                self.await_locks(port(&ports.storage, *broker, step)?, step, *at_most).await
+            }
             Step::VerifyLogDirs { broker, .. } => {
                 let cluster_id = match ports.cluster.id().await {
                     Ok(id) => Some(id),

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use recovery::decision::Takeover;
 use recovery::model::{
     Attempt, Basis, BrokerId, Cause, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, LogTail,
-    Moment, Now, Phase, Prediction,
+    Moment, Now, Phase, Prediction, Topology,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -46,6 +46,16 @@ fn predicted(from: &str, cause: Cause, before: &[(BrokerId, Vec<Attempt>)]) -> O
 }
 
 fn predicted_on(
+    board: Board,
+    from: &str,
+    cause: Cause,
+    before: &[(BrokerId, Vec<Attempt>)],
+) -> Option<Prediction> {
+    predicted_by(&World::topology(), board, from, cause, before)
+}
+
+fn predicted_by(
+    topology: &Topology,
     mut board: Board,
     from: &str,
     cause: Cause,
@@ -59,7 +69,6 @@ fn predicted_on(
     let fact = Fact::Ledger(LedgerReading { brokers, ..LedgerReading::default() });
     let mono = Moment(secs(100));
     board.record(Evidence { signal: "ledger", at: mono, fact });
-    let topology = World::topology();
     let seen = observe(&board, &topology.known, secs(3), Now { mono, wall: wall() });
     let writers: BTreeSet<HostName> = [from.into()].into();
     let takeover = Takeover {
@@ -74,7 +83,7 @@ fn predicted_on(
         succeeds: None,
         unregistered: false,
     };
-    plan(&takeover, Epoch(1), &topology, &seen).expect("the broker is configured").predicted
+    plan(&takeover, Epoch(1), topology, &seen).expect("the broker is configured").predicted
 }
 
 fn parts(prediction: &Prediction) -> BTreeMap<Phase, (Duration, Basis)> {
@@ -167,4 +176,24 @@ fn logs_that_must_be_read_count_as_far_as_nothing_was_measured() {
 #[test]
 fn a_switchover_has_no_fault_to_count_from() {
     assert_eq!(predicted("kafka-1", Cause::Planned, &[]), None);
+}
+
+#[test]
+fn a_dead_clients_lease_counts_from_the_fault_where_no_fence_breaks_its_locks() {
+    let verify = |topology: &Topology, from: &str, before: &[(BrokerId, Vec<Attempt>)]| {
+        let predicted = predicted_by(topology, Board::default(), from, Cause::Automatic, before);
+        parts(&predicted.expect("it has a fault"))[&Phase::Verify].0
+    };
+    let mut topology = World::topology();
+    let without = verify(&topology, "kafka-1", &[]);
+    for broker in topology.brokers.values_mut() {
+        (broker.locks.lease, broker.locks.told) = (Some(secs(60)), true);
+    }
+    // 2.5 s so far, and what is assumed of claim, fence, prove and prepare: 10 ms, 3 s, 100 ms, 1 s.
+    assert_eq!(verify(&topology, "kafka-1", &[]), without + secs(60) - Duration::from_millis(6610));
+    let slow_fence = [(BROKER, vec![attempt(1, Cause::Automatic, false, (70, 7))])];
+    assert_eq!(verify(&topology, "kafka-1", &slow_fence), without, "the lease is over by then");
+    assert_eq!(verify(&topology, "standby-1", &[]), without, "a process that ended here has no lease");
+    topology.unlocked.insert("kafka-1".into());
+    assert_eq!(verify(&topology, "kafka-1", &[]), without, "its fence breaks locks");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use recovery::cycle::Cycle;
-use recovery::model::{Broker, Endpoint, Standby, Topology};
+use recovery::model::{Broker, Endpoint, Locks, Standby, Topology};
 use recovery::policy::{Mode, Policy};
 use recovery::status::Status;
 use tokio::sync::watch;
@@ -198,6 +198,7 @@ impl Run {
             log_dirs: vec![format!("/mnt/kafka/{}", b + 1).into()],
             address: Some(format!("10.0.0.{}/24", b + 1)),
             racks: Vec::new(),
+            locks: Locks::default(),
         };
         let hosts = 0..state.hosts.len();
         let first = if self.scenario.home_agents { 0 } else { self.scenario.brokers };
@@ -207,6 +208,7 @@ impl Run {
             here: state.name(here),
             brokers: guards.iter().map(|b| (id(*b), broker(*b))).collect(),
             fences: fences.map(|h| (state.name(h), vec!["device".to_owned()])).collect::<BTreeMap<_, _>>(),
+            unlocked: BTreeSet::new(),
             controllers_known: true,
             known: (0..self.scenario.brokers).map(id).collect(),
             standby: Standby { rank: rank(here), rack: None, max_brokers: limit(&state, here) },

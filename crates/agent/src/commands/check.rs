@@ -344,6 +344,7 @@ async fn guarded(world: Arc<World>, broker: Broker) -> Vec<Item> {
         let remedy = "a takeover would be abandoned before Kafka is started";
         items.push(Item::of(format!("broker {id}: storage"), storage.check().await, remedy));
         items.push(nfs::unlinks(&world, &broker, storage.as_ref()).await);
+        items.extend(nfs::lease(&world, &broker));
     }
     let looks = world.ports.broker_host.check(id).await;
     items.extend(looks.into_iter().map(|look| Item::of(format!("broker {id}: Kafka here"), look, "")));

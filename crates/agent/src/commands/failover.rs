@@ -191,6 +191,7 @@ fn line(what: &What) -> Option<String> {
         What::Rejoining { state, in_isr, replicas } => {
             format!("{:<8}  {state}; {in_isr} of {replicas} partitions in ISR", Phase::Rejoin)
         }
+        What::Waiting { step, state } => format!("{:<8}  {step}: {state}", ""),
         What::PhaseDone { phase, took } => format!("{phase:<8}  = {}", human(*took)),
         _ => return None,
     })

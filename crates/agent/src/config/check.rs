@@ -1,6 +1,6 @@
 //! Raw → checked. Every check notes what it finds and goes on, so that one run shows everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +25,12 @@ use crate::world::OURSELVES;
 
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
+
+/// The hosts whose first fence leaves no lock of theirs behind.
+fn unlocked(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+    let first = |ladder: &Vec<FenceConfig>| ladder.first().is_some_and(FenceConfig::frees_locks);
+    fences.iter().filter(|(_, ladder)| first(ladder)).map(|(host, _)| host.clone()).collect()
+}
 
 /// Checks the whole file.
 ///
@@ -65,6 +71,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         known: brokers.keys().copied().collect(),
         brokers,
         fences: names,
+        unlocked: unlocked(&fences),
         controllers_known: !cluster.controllers.is_empty(),
         standby,
         peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
@@ -334,6 +341,7 @@ impl Check<'_> {
             self.log_dir(format!("{section}.log_dirs[{i}]"), dir, taken);
         }
         let properties = self.doc.read(&at("properties")).unwrap_or_default();
+        let locks = storage.as_ref().map(StorageConfig::locks).unwrap_or_default();
         let moved = address.as_ref().map(|address| address.address().to_owned());
         let broker = Broker {
             id: id?,
@@ -342,6 +350,7 @@ impl Check<'_> {
             log_dirs: log_dirs?,
             address: moved,
             racks: self.doc.read(&at("racks")).unwrap_or_default(),
+            locks,
         };
         Some((broker, BrokerConfig { address, storage: storage?, properties }))
     }

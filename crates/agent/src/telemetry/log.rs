@@ -80,6 +80,7 @@ fn step(broker: Option<i32>, epoch: Option<u64>, what: &What) {
         What::Rejoining { state, in_isr, replicas } => {
             info!(broker, epoch, in_isr, replicas, "rejoining: {state}");
         }
+        What::Waiting { step, state } => info!(broker, epoch, step, "waiting: {state}"),
         _ => {}
     }
 }

@@ -24,7 +24,7 @@ pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
 pub use prediction::{Basis, LogScan, Part, Prediction};
 pub use standing::{Attempt, Cause, EpochState, LedgerStanding, Outcome, Removal, Succession};
-pub use topology::{Broker, Endpoint, EndpointError, Standby, Topology};
+pub use topology::{Broker, Endpoint, EndpointError, Locks, Standby, Topology};
 
 /// A Kafka node id (`node.id`; `broker.id` before KRaft).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

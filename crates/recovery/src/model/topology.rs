@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,33 @@ pub struct Broker {
     pub address: Option<String>,
     /// Racks or availability zones that its standby should be in, best first. Empty: any.
     pub racks: Vec<String>,
+    /// What becomes of the lock that a dead owner's Kafka held.
+    pub locks: Locks,
+}
+
+/// What becomes of the lock that a dead owner's Kafka held on each log dir.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Locks {
+    /// How long a takeover waits for it at most.
+    pub at_most: Duration,
+    /// How long the storage keeps it for a client that has died; `None` where it ends with the client.
+    pub lease: Option<Duration>,
+    /// Whether the storage told how long that is. If not it is `at_most`.
+    pub told: bool,
+    /// Whether the storage can be told to break it.
+    pub broken: bool,
+}
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self { at_most: Self::AT_MOST, lease: None, told: false, broken: false }
+    }
+}
+
+impl Locks {
+    /// The default of `lock_wait`: the longest lease and the longest grace period that servers have by default, one after
+    /// the other. Linux has 90 s of each, nfs-ganesha 60 and 90 s, ONTAP 30 and 45 s.
+    pub const AT_MOST: Duration = Duration::from_secs(180);
 }
 
 /// How this host stands among the standbys.
@@ -108,6 +136,8 @@ pub struct Topology {
     pub brokers: BTreeMap<BrokerId, Broker>,
     /// Hosts that can be fenced, with the names of their fence drivers in order.
     pub fences: BTreeMap<HostName, Vec<String>>,
+    /// Hosts whose first fence leaves no lock of theirs on the storage.
+    pub unlocked: BTreeSet<HostName>,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
     /// Node ids of the brokers named anywhere in the configuration.

@@ -145,6 +145,7 @@ pub fn plan(
     if broker.address.is_some() && takeover.from != takeover.to {
         rejoin.push(Step::ResetClients { broker: id });
     }
+    stages.extend(locks(takeover, broker, topology));
     stages.extend([
         Stage {
             phase: Phase::Verify,
@@ -196,6 +197,25 @@ fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanErr
     }
     stages.push(Stage { phase: Phase::Prove, steps: proofs.chain(here).collect() });
     Ok(stages)
+}
+
+/// Whatever makes sure that Kafka will get its locks: it does not wait for them. Before the log dirs are verified, since a
+/// server in its grace period grants no lock to try.
+fn locks(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Vec<Stage> {
+    let (id, locks) = (broker.id, &broker.locks);
+    // A process that ends on a host which lives gives its locks back itself.
+    let mut dead =
+        takeover.writers.iter().filter(|host| takeover.cause != Cause::Planned && **host != takeover.to);
+    let breaks = locks.broken && dead.clone().next().is_some();
+    let leased = !locks.broken && dead.any(|host| !topology.unlocked.contains(host));
+    let wait = Step::AwaitLocks {
+        broker: id,
+        log_dirs: broker.log_dirs.clone(),
+        at_most: locks.at_most,
+        lease: locks.lease.filter(|_| leased),
+    };
+    let steps = breaks.then_some(Step::BreakLocks { broker: id }).into_iter().chain([wait]);
+    steps.map(|step| Stage { phase: Phase::Verify, steps: vec![step] }).collect()
 }
 
 fn prepare(broker: &Broker) -> Stage {

@@ -41,6 +41,8 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
     let before = like_it(plan.broker, seen, in_place);
     let log_scan = log_scan(plan, seen);
     let reads = log_scan.map_or(Duration::ZERO, |scan| scan.takes);
+    // What a dead client's lock is waited for is counted from its death, beside all else.
+    let (lease, mut until) = (lease(plan), so_far);
     let rest = phases.into_iter().map(|phase| {
         let took = before.iter().filter_map(|attempt| attempt.phases.get(&phase)).copied().collect();
         let (takes, basis) = measured(took).unwrap_or((assumed(phase), Basis::Assumed));
@@ -51,8 +53,10 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
             (Phase::Rejoin, Basis::Assumed) => takes + reads,
             // What was measured had logs to read as well; but more may have to be read now than ever took so long.
             (Phase::Rejoin, _) => takes.max(reads),
+            (Phase::Verify, Basis::Assumed) => takes + lease.saturating_sub(until),
             _ => takes,
         };
+        until += takes;
         Part { phase, takes, basis }
     });
     let restarts = like_it(plan.broker, seen, true);
@@ -70,6 +74,15 @@ fn log_scan(plan: &Plan, seen: &Observation) -> Option<LogScan> {
         _ => None,
     })?;
     experience::log_scan(plan.broker, dirs, seen)
+}
+
+/// How long the storage keeps the lock of the owner that has died.
+fn lease(plan: &Plan) -> Duration {
+    let lease = plan.steps().find_map(|(_, step)| match step {
+        Step::AwaitLocks { lease, .. } => *lease,
+        _ => None,
+    });
+    lease.unwrap_or_default()
 }
 
 fn detected(attempt: &Attempt) -> Option<Duration> {

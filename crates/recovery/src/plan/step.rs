@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BrokerId, HostName, Phase};
+use crate::model::{BrokerId, HostName, Phase, human};
 
 /// Whether the dead broker's registration is removed, and why (not).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +79,22 @@ pub enum Step {
     RenderConfig {
         /// The broker.
         broker: BrokerId,
+    },
+    /// Have the storage break what locks of the log dirs are still held, after the proof that their holders cannot write.
+    BreakLocks {
+        /// The broker.
+        broker: BrokerId,
+    },
+    /// Wait until nobody holds Kafka's lock in any log dir: Kafka does not wait, it ends.
+    AwaitLocks {
+        /// The broker.
+        broker: BrokerId,
+        /// The log dirs.
+        log_dirs: Vec<PathBuf>,
+        /// How long at most.
+        at_most: Duration,
+        /// How long the storage keeps the lock of the owner that has died; `None` where it does not.
+        lease: Option<Duration>,
     },
     /// Compare cluster id, node id and directory ids of every log dir with what they must be.
     VerifyLogDirs {
@@ -160,6 +177,8 @@ impl Step {
             Self::MoveAddress { .. } => "move_address",
             Self::AttachStorage { .. } => "attach_storage",
             Self::RenderConfig { .. } => "render_config",
+            Self::BreakLocks { .. } => "break_locks",
+            Self::AwaitLocks { .. } => "await_locks",
             Self::VerifyLogDirs { .. } => "verify_log_dirs",
             Self::Unregister { .. } => "unregister",
             Self::ResetClients { .. } => "reset_clients",
@@ -185,13 +204,15 @@ impl Step {
             | Self::MoveAddress { .. }
             | Self::AttachStorage { .. }
             | Self::RenderConfig { .. }
+            | Self::AwaitLocks { .. }
             | Self::VerifyLogDirs { .. } => OnFailure::Abandon,
             // The broker may hold the log dirs by now: nobody else may be invited to them.
             Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Stuck,
-            // Slower or less balanced, but recovered.
-            Self::Unregister { .. } | Self::ResetClients { .. } | Self::ElectPreferred { .. } => {
-                OnFailure::Remark
-            }
+            // Slower or less balanced, but recovered. A lock that could not be broken is waited for.
+            Self::BreakLocks { .. }
+            | Self::Unregister { .. }
+            | Self::ResetClients { .. }
+            | Self::ElectPreferred { .. } => OnFailure::Remark,
         }
     }
 
@@ -261,6 +282,15 @@ impl fmt::Display for Step {
             Self::MoveAddress { address, .. } => write!(f, "move {address} to this host"),
             Self::AttachStorage { log_dirs, .. } => write!(f, "attach {}", paths(log_dirs)),
             Self::RenderConfig { broker } => write!(f, "render server.properties of broker {broker}"),
+            Self::BreakLocks { broker } => write!(f, "break what locks of broker {broker} are left"),
+            Self::AwaitLocks { log_dirs, at_most, lease, .. } => {
+                let at_most = human(*at_most);
+                write!(f, "wait until nobody holds .lock in {}, {at_most} at most", paths(log_dirs))?;
+                match lease {
+                    Some(lease) => write!(f, " (a dead client's lease is {})", human(*lease)),
+                    None => Ok(()),
+                }
+            }
             Self::VerifyLogDirs { log_dirs, .. } => {
                 write!(f, "verify cluster, node and directory ids in {}", paths(log_dirs))
             }

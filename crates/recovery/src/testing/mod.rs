@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::event::Event;
 use crate::journal::EpochJournal;
-use crate::model::{Broker, BrokerId, Epoch, HostName, Moment, Now, Orders, Standby, Topology};
+use crate::model::{Broker, BrokerId, Epoch, HostName, Locks, Moment, Now, Orders, Standby, Topology};
 use crate::policy::{Mode, Policy};
 use crate::ports::{Clock, EventSink, HostLock, Ports, StepError};
 
@@ -63,6 +63,12 @@ pub struct Truth {
     pub fenced: BTreeSet<HostName>,
     /// Whether the standby has the address.
     pub address_here: bool,
+    /// How long the storage keeps the dead owner's lock: its lease.
+    pub lease: Duration,
+    /// Somebody holds the lock for ever.
+    pub lock_stays: bool,
+    /// The storage was told to break the dead owner's lock.
+    pub lock_broken: bool,
     /// Whether the standby has the storage.
     pub storage_here: bool,
     /// The new incarnation has lost its registration, and serves on.
@@ -164,11 +170,13 @@ impl World {
             log_dirs: vec!["/mnt/kafka/broker1".into()],
             address: Some("10.0.0.1/24".to_owned()),
             racks: Vec::new(),
+            locks: Locks::default(),
         };
         Topology {
             here: "standby-1".into(),
             brokers: BTreeMap::from([(BROKER, broker)]),
             fences: BTreeMap::from([("kafka-1".into(), vec!["switch".to_owned()])]),
+            unlocked: BTreeSet::new(),
             controllers_known: true,
             known: BTreeSet::from([BrokerId(1), BrokerId(2), BrokerId(3)]),
             standby: Standby::default(),
@@ -215,6 +223,12 @@ impl World {
 }
 
 impl Truth {
+    /// Whether the dead owner's lock is still held.
+    pub(crate) fn locked(&self, now: Moment) -> bool {
+        let ended = self.died_at.is_some_and(|at| now >= Moment(at.0 + self.lease));
+        self.lock_stays || !(ended || self.lock_broken)
+    }
+
     /// When the old registration went.
     fn gone_at(&self) -> Option<Moment> {
         let expired = self.died_at.map(|at| Moment(at.0 + SESSION));

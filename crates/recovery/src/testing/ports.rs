@@ -12,8 +12,8 @@ use crate::model::{
     QuorumView, Replication,
 };
 use crate::ports::{
-    Address, BrokerHost, Clock, Cluster, Fence, HealthSignal, Note, ProcessState, Proof, Standing, StepError,
-    Storage, Unregistered,
+    Address, BrokerHost, Clock, Cluster, Fence, HealthSignal, HeldLock, Note, ProcessState, Proof, Standing,
+    StepError, Storage, Unregistered,
 };
 
 fn refused(action: &str, why: &str) -> StepError {
@@ -70,6 +70,24 @@ impl Storage for FakeStorage {
         self.0.fault("undo attach_storage")?;
         self.0.truth().storage_here = false;
         Ok(Note::new("released"))
+    }
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+        self.0.fault("await_locks")?;
+        let now = self.0.now().mono;
+        let lock =
+            || HeldLock { path: "/mnt/kafka/broker1/.lock".into(), by: "a client of the storage".to_owned() };
+        Ok(self.0.truth().locked(now).then(lock).into_iter().collect())
+    }
+
+    async fn break_locks(&self) -> Result<Note, StepError> {
+        self.0.fault("break_locks")?;
+        let mut truth = self.0.truth();
+        if truth.died_at.is_none() {
+            truth.violations.push("the lock of a live owner was broken".to_owned());
+        }
+        truth.lock_broken = true;
+        Ok(Note::new("1 lock was broken"))
     }
 
     async fn withdraw(&self) -> Result<Note, StepError> {
@@ -149,6 +167,10 @@ impl BrokerHost for World {
         }
         if !truth.storage_here {
             truth.violations.push("Kafka started without its log dirs".to_owned());
+        }
+        if truth.locked(now) {
+            // As Kafka does, whose first try is its last.
+            truth.violations.push("Kafka started while its lock is held".to_owned());
         }
         if truth.started_at.is_none() || truth.exited {
             truth.started_at = Some(now);

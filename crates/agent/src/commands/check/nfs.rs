@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use recovery::drivers::storage::nfs_client::NfsClient;
-use recovery::model::{Broker, Fact, HostName, NfsClientId};
+use recovery::model::{Broker, Fact, HostName, Locks, NfsClientId, human};
 use recovery::ports::Storage;
 use tokio::task::JoinSet;
 
@@ -88,6 +88,49 @@ pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storag
     }
 }
 
+/// What the lock that a dead owner leaves behind costs a takeover. `None`: its storage keeps none.
+pub(super) fn lease(world: &World, broker: &Broker) -> Option<Item> {
+    let item = format!("broker {}: a dead host's lock", broker.id);
+    let Locks { at_most, lease, told, broken } = broker.locks;
+    let lease = lease?;
+    if world.topology.unlocked.contains(&broker.home) {
+        return Some(Item::ok(
+            item,
+            format!("the fence of {} breaks it: nobody waits for the lease", broker.home),
+        ));
+    }
+    if broken {
+        return Some(Item::ok(
+            item,
+            "ONTAP is told to break it, should the fence have left it: nobody waits for the lease",
+        ));
+    }
+    let shorter = "have the fence ontap_export first, which breaks locks, or a shorter lease on the server (ONTAP: `vserver nfs \
+                   modify -v4-lease-seconds 10`, default 30; Linux: /proc/fs/nfsd/nfsv4leasetime, default 90; nfs-ganesha: \
+                   Lease_Lifetime, default 60)";
+    let (shown, most) = (human(lease), human(at_most));
+    if told && lease > at_most {
+        let says = format!(
+            "the server keeps it for {shown}, and a takeover waits for {most} at most: it would be abandoned"
+        );
+        return Some(Item::fail(
+            item,
+            says,
+            "raise [broker.storage] lock_wait above the server's lease and grace period",
+        ));
+    }
+    let says = match told {
+        true => format!(
+            "the server keeps it until its lease of {shown} is over, and a takeover waits for that before Kafka starts"
+        ),
+        false => format!(
+            "a takeover waits for the server's lease before Kafka starts, {most} at most; how long that is this host cannot tell, \
+             for it has nothing mounted from there"
+        ),
+    };
+    Some(Item::warn(item, says, shorter))
+}
+
 #[cfg(test)]
 mod tests {
     use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
@@ -107,6 +150,32 @@ mod tests {
     async fn tried(world: &World) -> Item {
         let broker = world.topology.brokers.values().next().unwrap();
         unlinks(world, broker, world.ports.storage[&broker.id].as_ref()).await
+    }
+
+    #[test]
+    fn what_a_lease_costs_is_said_and_how_to_avoid_it() {
+        let said = |locks: Locks, unlocked: bool| {
+            let mut world = host("standby-1");
+            world.topology.unlocked.extend(unlocked.then(|| HostName::from("kafka-1")));
+            let broker = Broker { locks, ..world.topology.brokers.values().next().unwrap().clone() };
+            lease(&world, &broker)
+        };
+        let seconds = std::time::Duration::from_secs;
+        let locks = |lease, told| Locks { lease: Some(seconds(lease)), told, ..Locks::default() };
+        assert!(said(Locks::default(), false).is_none(), "local storage keeps no lock");
+        let told = said(locks(60, true), false).unwrap();
+        assert_eq!(told.verdict, Verdict::Warn);
+        assert!(
+            told.says.contains("its lease of 60.0 s") && told.remedy.contains("v4-lease-seconds"),
+            "{told:?}"
+        );
+        let unknown = said(locks(180, false), false).unwrap();
+        assert!(unknown.verdict == Verdict::Warn && unknown.says.contains("180.0 s at most"), "{unknown:?}");
+        let short = said(locks(300, true), false).unwrap();
+        assert!(short.verdict == Verdict::Fail && short.remedy.contains("lock_wait"), "{short:?}");
+        assert_eq!(said(locks(60, true), true).unwrap().verdict, Verdict::Ok);
+        let broken = said(Locks { broken: true, ..locks(60, true) }, false).unwrap();
+        assert_eq!(broken.verdict, Verdict::Ok);
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ pub mod process;
 mod render;
 mod site;
 pub mod systemd;
+mod telling;
 mod user;
 mod verify;
 

@@ -24,16 +24,14 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use super::proc::ProcessId;
+use super::telling::telling;
 use crate::model::{BrokerId, Epoch};
 
 /// How often a lock that is held is tried again.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Lines of Kafka's output that go into a message.
-const TAIL_LINES: usize = 12;
-
-/// Bytes of Kafka's output that are looked at for them.
-const TAIL_BYTES: u64 = 8 * 1024;
+/// Bytes of Kafka's output that are looked at for what goes into a message.
+const TAIL_BYTES: u64 = 64 * 1024;
 
 /// The last Kafka that was started here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +152,7 @@ impl Site {
         self.dir.join("alive.lock")
     }
 
-    /// The last lines that Kafka printed, from byte `from` of its output on.
+    /// What Kafka printed last, from byte `from` of its output on: see [`telling`].
     pub(super) fn last_lines(&self, from: u64) -> Result<String, Problem> {
         let path = self.output();
         let read = || {
@@ -167,8 +165,7 @@ impl Site {
         };
         let content = read().map_err(Problem::io(format!("reading {}", path.display())))?;
         let text = String::from_utf8_lossy(&content);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
+        Ok(telling(&text))
     }
 }
 
@@ -267,7 +264,7 @@ mod tests {
         let many: String = (0..1000).map(|n| format!("line {n} {}\n", "x".repeat(40))).collect();
         fs::write(site.output(), many).unwrap();
         let lines = site.last_lines(0).unwrap();
-        assert_eq!(lines.lines().count(), TAIL_LINES);
+        assert_eq!(lines.lines().count(), crate::drivers::broker_host::telling::LAST);
         assert!(lines.lines().last().unwrap().starts_with("line 999"), "{lines}");
     }
 }

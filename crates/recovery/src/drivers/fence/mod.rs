@@ -67,6 +67,12 @@ impl FenceConfig {
         })
     }
 
+    /// Whether a host that it has proven fenced holds no lock on its volumes any more, whenever its lease ends.
+    #[must_use]
+    pub fn frees_locks(&self) -> bool {
+        matches!(self, Self::OntapExport(_))
+    }
+
     /// The addresses by which the host mounts its volumes, where the fence goes by them.
     #[must_use]
     pub fn storage_addresses(&self) -> &[IpAddr] {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::drivers::fence::ontap_export::OntapGrant;
 use crate::model::Epoch;
-use crate::ports::{Note, StepError, Storage};
+use crate::ports::{HeldLock, Note, StepError, Storage};
 
 /// Lets this host in before it attaches, and takes it out again after it released.
 pub(super) struct Granted {
@@ -41,6 +41,18 @@ impl Storage for Granted {
         self.inner.withdraw().await
     }
 
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+        self.inner.locks().await
+    }
+
+    /// Only what is held is looked for at ONTAP: with `ontap_export` as the fence nothing is.
+    async fn break_locks(&self) -> Result<Note, StepError> {
+        match self.inner.locks().await {
+            Ok(held) if held.is_empty() => Ok(Note::new("no lock is held, so none was broken")),
+            _ => self.grant.break_locks().await,
+        }
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         let (granted, inner) = tokio::join!(self.grant.check(), self.inner.check());
         Ok(both(granted?, inner?))
@@ -57,7 +69,7 @@ mod tests {
     use std::net::IpAddr;
 
     use ontap_client::Fingerprint;
-    use ontap_client::fake::{Fake, Fault, World};
+    use ontap_client::fake::{Fake, Fault, Table, World};
     use tempfile::NamedTempFile;
 
     use super::*;
@@ -100,6 +112,16 @@ mod tests {
 
         async fn check(&self) -> Result<Note, StepError> {
             Ok(Note::new("free"))
+        }
+
+        async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+            let held = self.0.world(|world| !world.rows(Table::Locks).is_empty());
+            let lock = || HeldLock { path: "/mnt/a/.lock".into(), by: "a client of the storage".to_owned() };
+            Ok(held.then(lock).into_iter().collect())
+        }
+
+        async fn break_locks(&self) -> Result<Note, StepError> {
+            panic!("only ONTAP breaks locks")
         }
 
         async fn withdraw(&self) -> Result<Note, StepError> {
@@ -179,6 +201,51 @@ mod tests {
         assert!(site.storage.check().await.unwrap().text.contains("kafka01: nobody (epoch 3)"));
         site.fence.lift(&host()).await.unwrap();
         assert_eq!(owners(&site.fake), (2, 0));
+    }
+
+    /// A lock of the old owner that its fence, which was not ONTAP's, has left.
+    fn left_behind(fake: &Fake, volume: &str, path: &str, kind: &str) {
+        fake.world(|world| {
+            let uuid = world.lock(volume, old(), path);
+            world.update(Table::Locks, &[("uuid", &uuid)], serde_json::json!({ "type": kind }));
+        });
+    }
+
+    #[tokio::test]
+    async fn kafkas_locks_are_broken_and_no_others() {
+        let site = site().await;
+        site.fake.forget_requests();
+        assert!(site.storage.break_locks().await.unwrap().text.contains("no lock is held"));
+        assert_eq!(site.fake.requests().len(), 0, "ONTAP is not asked for what is free");
+
+        left_behind(&site.fake, "kafka01", ".lock", "byte_range");
+        left_behind(&site.fake, "kafka02", "data/.lock", "byte_range");
+        left_behind(&site.fake, "kafka01", "data/.lock", "share_level");
+        left_behind(&site.fake, "kafka01", "other", "byte_range");
+        site.fake.world(|world| {
+            world.policy("svm1", "else", &[&["10.0.0.101"]]);
+            world.volume("svm1", "elsewhere", "else");
+        });
+        left_behind(&site.fake, "elsewhere", ".lock", "byte_range");
+        let note = site.storage.break_locks().await.unwrap();
+        assert_eq!(note.details["locks_broken"], "2", "{note:?}");
+        assert_eq!(site.fake.world(|world| world.rows(Table::Locks).len()), 3);
+        assert!(
+            site.storage.break_locks().await.unwrap().text.starts_with("0 locks"),
+            "nothing is left to break"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_cannot_be_broken_is_an_error() {
+        let site = site().await;
+        left_behind(&site.fake, "kafka01", ".lock", "byte_range");
+        site.fake.inject(Fault::lying_success().on("DELETE", "/api/protocols/locks"));
+        let error = site.storage.break_locks().await.unwrap_err().to_string();
+        assert!(error.contains("locked again after 3 rounds"), "{error}");
+        site.fake.heal();
+        site.fake.inject(Fault::denied().on("DELETE", "/api/protocols/locks"));
+        assert_eq!(site.storage.break_locks().await.unwrap_err().kind(), "failed");
     }
 
     #[tokio::test]

@@ -9,12 +9,14 @@ pub mod snapshot;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
 mod granted;
+pub mod lease;
 mod log_dir;
 mod mountinfo;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -23,7 +25,7 @@ use self::granted::Granted;
 use self::snapshot::Snapshotted;
 use crate::drivers::fence::OntapGrantConfig;
 use crate::drivers::health_signal::ontap_clients::Watched;
-use crate::model::BrokerId;
+use crate::model::{BrokerId, Locks};
 use crate::ports::Storage;
 
 pub use mounted::{Mounted, MountedConfig};
@@ -53,10 +55,7 @@ impl StorageConfig {
         program: &Path,
     ) -> Result<Arc<dyn Storage>, Vec<String>> {
         let mut problems = Vec::new();
-        let sources: Vec<String> = match &self {
-            Self::Mounted(config) => config.source.iter().cloned().collect(),
-            Self::Nfs(config) => config.mount.iter().map(|mount| mount.source.clone()).collect(),
-        };
+        let sources = self.sources();
         let (storage, grant, snapshot) = match self {
             Self::Mounted(mut config) => {
                 let (grant, snapshot) = (config.grant.take(), config.snapshot.take());
@@ -91,6 +90,15 @@ impl StorageConfig {
         Ok(storage)
     }
 
+    /// What is mounted, as `server:/path` over NFS, as far as the configuration says.
+    #[must_use]
+    pub fn sources(&self) -> Vec<String> {
+        match self {
+            Self::Mounted(config) => config.source.iter().cloned().collect(),
+            Self::Nfs(config) => config.mount.iter().map(|mount| mount.source.clone()).collect(),
+        }
+    }
+
     /// Whether the log dirs are on NFS, as far as the configuration says.
     #[must_use]
     pub fn is_nfs(&self) -> bool {
@@ -100,6 +108,22 @@ impl StorageConfig {
                 let by_type = config.fstype.as_ref().map(|fs_type| fs_type.starts_with("nfs"));
                 by_type.unwrap_or_else(|| config.source.as_ref().is_some_and(|source| source.contains(":/")))
             }
+        }
+    }
+
+    /// What becomes of the lock that a dead owner held, as far as the configuration says: how long a server keeps it is
+    /// [`lease::of`]'s to tell, and `lock_wait` at most.
+    #[must_use]
+    pub fn locks(&self) -> Locks {
+        let at_most = match self {
+            Self::Mounted(config) => config.lock_wait,
+            Self::Nfs(config) => config.lock_wait,
+        };
+        Locks {
+            at_most,
+            lease: self.is_nfs().then_some(at_most),
+            told: false,
+            broken: self.grant().is_some(),
         }
     }
 
@@ -132,6 +156,10 @@ impl StorageConfig {
             Self::Nfs(config) => config.grant.as_deref(),
         }
     }
+}
+
+fn lock_wait() -> Duration {
+    Locks::AT_MOST
 }
 
 fn shared(storage: impl Storage + 'static) -> Arc<dyn Storage> {

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::lock_wait;
 use super::log_dir::{self, look};
 use super::mountinfo::{Mount, same_source};
 use super::nfs::objections;
@@ -14,7 +15,7 @@ use super::probe::Prober;
 use super::snapshot::SnapshotConfig;
 use crate::drivers::fence::OntapGrantConfig;
 use crate::model::Epoch;
-use crate::ports::{Note, StepError, Storage};
+use crate::ports::{HeldLock, Note, StepError, Storage};
 
 const DRIVER: &str = "mounted";
 
@@ -34,6 +35,11 @@ pub struct MountedConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
+    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir: an NFS server keeps a
+    /// dead client's lock until its lease ends, and grants none in a grace period. Longer than both together.
+    #[serde(default = "lock_wait", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub lock_wait: Duration,
     /// Lets this host in by the storage's export rules before the log dirs are looked at. The mount has to be there by
     /// itself then, as with autofs; before that, `check` and `rejoin` fail for what they cannot see.
     #[serde(default)]
@@ -120,6 +126,12 @@ impl Mounted {
     }
 }
 
+/// What a mount says that is told to break a lock.
+pub(super) fn cannot_break(driver: &'static str) -> StepError {
+    let (action, why) = ("break locks".to_owned(), "only the storage itself can".to_owned());
+    StepError::Refused { driver, action, why }
+}
+
 /// A log dir's error as a step's: a clear no is `Refused`, a look that failed is `Failed`.
 pub(super) fn step_error(driver: &'static str, purpose: &str, error: log_dir::LogDirError) -> StepError {
     let action = purpose.to_owned();
@@ -150,6 +162,14 @@ impl Storage for Mounted {
 
     async fn check(&self) -> Result<Note, StepError> {
         self.verify("use the log dirs").await
+    }
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+        self.prober.locks(DRIVER, &self.log_dirs).await
+    }
+
+    async fn break_locks(&self) -> Result<Note, StepError> {
+        Err(cannot_break(DRIVER))
     }
 
     async fn unlinks(&self) -> Result<Note, StepError> {

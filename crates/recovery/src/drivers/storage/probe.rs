@@ -3,6 +3,8 @@
 //! A call that waits for a dead server cannot be taken back. A process that makes it can be left behind, by its deadline,
 //! without keeping a thread of the agent.
 
+pub(super) mod lock;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -26,11 +28,13 @@ pub enum ProbeAct {
     Flush,
     /// Find out what becomes of a file that is unlinked while it is open.
     Unlink,
+    /// Ask who holds Kafka's lock.
+    Lock,
 }
 
 impl ProbeAct {
     /// Every one.
-    pub const ALL: [Self; 3] = [Self::Look, Self::Flush, Self::Unlink];
+    pub const ALL: [Self; 4] = [Self::Look, Self::Flush, Self::Unlink, Self::Lock];
 
     /// Its name on the command line.
     #[must_use]
@@ -39,6 +43,7 @@ impl ProbeAct {
             Self::Look => "look",
             Self::Flush => "flush",
             Self::Unlink => "unlink",
+            Self::Lock => "lock",
         }
     }
 }
@@ -58,6 +63,10 @@ pub fn act(act: ProbeAct, dir: &Path, here: &HostName) -> io::Result<String> {
         ProbeAct::Unlink => {
             become_owner_of(dir)?;
             Ok(try_unlink(dir, here, &|path| fs::remove_file(path))?.line())
+        }
+        ProbeAct::Lock => {
+            become_owner_of(dir)?;
+            lock::holder(dir)
         }
     }
 }

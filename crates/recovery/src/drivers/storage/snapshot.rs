@@ -20,7 +20,7 @@ use super::granted::both;
 use crate::drivers::fence::ontap_export::Login;
 use crate::drivers::fence::{OntapConfig, OntapGrantConfig};
 use crate::model::{BrokerId, Epoch, human};
-use crate::ports::{Note, StepError, Storage, chain};
+use crate::ports::{HeldLock, Note, StepError, Storage, chain};
 
 const DRIVER: &str = "ontap_snapshot";
 
@@ -476,6 +476,14 @@ impl Storage for Snapshotted {
 
     async fn withdraw(&self) -> Result<Note, StepError> {
         self.inner.withdraw().await
+    }
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+        self.inner.locks().await
+    }
+
+    async fn break_locks(&self) -> Result<Note, StepError> {
+        self.inner.break_locks().await
     }
 
     async fn check(&self) -> Result<Note, StepError> {

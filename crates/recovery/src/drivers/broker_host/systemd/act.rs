@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::super::class_data::{AtStart, VARIABLE, with_archive};
 use super::super::common::{Common, PATIENCE, processors, told};
 use super::super::problem::Problem;
+use super::super::telling::telling;
 use super::super::{proc, verify};
 use super::bus::{JobEnd, Verb};
 use super::unit::{Sight, Unit};
@@ -25,8 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long the journal is waited for, which only explains what is known already.
 const JOURNAL_WITHIN: Duration = Duration::from_secs(2);
 
-/// Lines of the journal that go into a message.
-const JOURNAL_LINES: &str = "12";
+/// Lines of the journal that are looked at for what goes into a message.
+const JOURNAL_LINES: &str = "400";
 
 /// What may not be on this host beside the unit.
 #[derive(Debug, Default)]
@@ -356,7 +357,7 @@ impl Systemd {
         let arguments = ["--no-pager", "--quiet", "--output=cat", "--lines", JOURNAL_LINES, &invocation];
         let journal = command::run(Path::new("journalctl"), &arguments, b"", JOURNAL_WITHIN).await;
         let lines = journal.ok().filter(|ended| ended.status.success()).map(|ended| ended.stdout);
-        let lines = lines.unwrap_or_default();
+        let lines = telling(&lines.unwrap_or_default());
         let text = match lines.trim_end() {
             "" => format!("{ending}; see `journalctl -u {}`", seen.name),
             lines => format!("{ending}; the end of its journal:\n{lines}"),

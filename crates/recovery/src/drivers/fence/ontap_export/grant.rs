@@ -3,10 +3,12 @@
 //! It is put in where nobody is let in, and nowhere else: whoever stands in a rule still has to be fenced first. One
 //! request names the whole list, so that of two claimants who write at once one is let in, never both.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ontap_client::Client;
+use futures_util::future::try_join_all;
+use ontap_client::{Client, Lock, LockKind, LockQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -63,6 +65,17 @@ impl OntapGrantConfig {
     }
 }
 
+/// Kafka locks this file in every log dir; it is the only lock that it takes.
+const KAFKA_LOCK: &str = ".lock";
+
+/// How often locks are broken again that have come back.
+const LOCK_ROUNDS: usize = 3;
+
+fn is_kafkas(lock: &Lock) -> bool {
+    let named = lock.path.as_deref().is_some_and(|path| path.rsplit('/').next() == Some(KAFKA_LOCK));
+    named && lock.kind == Some(LockKind::ByteRange)
+}
+
 /// See [`OntapGrantConfig`].
 #[derive(Debug)]
 pub struct OntapGrant(OntapExport);
@@ -78,6 +91,21 @@ impl OntapGrant {
             .within(&purpose, async {
                 let client = self.0.client(&purpose).await?;
                 self.put_in(&client, epoch, &purpose).await
+            })
+            .await
+    }
+
+    /// Breaks the locks on Kafka's `.lock` files in the broker's volumes, whoever holds them, and reads back that none is left. For
+    /// a fence that leaves them behind, such as power: after the proof, and while no Kafka of the broker runs.
+    ///
+    /// # Errors
+    /// If ONTAP does not do as it is told, or a lock is there again.
+    pub async fn break_locks(&self) -> Result<Note, StepError> {
+        let purpose = self.purpose("break the locks that are left in");
+        self.0
+            .within(&purpose, async {
+                let client = self.0.client(&purpose).await?;
+                self.break_kafkas(&client, &purpose).await
             })
             .await
     }
@@ -119,6 +147,35 @@ impl OntapGrant {
 
     fn purpose(&self, act: &str) -> Purpose {
         Purpose(format!("{act} {}", self.0.volumes.join(", ")))
+    }
+
+    /// By their keys, for ONTAP does not always tell whose a lock is.
+    async fn break_kafkas(&self, client: &Client, purpose: &Purpose) -> Result<Note, StepError> {
+        let held = async || {
+            let all = client.locks(&LockQuery::in_svm(&self.0.svm)).await;
+            let mut all = all.map_err(|error| purpose.failed(error))?;
+            all.retain(|lock| self.0.may_be_ours(&lock.volume) && is_kafkas(lock));
+            Ok::<_, StepError>(all)
+        };
+        let mut found = held().await?;
+        let mut broken = BTreeSet::new();
+        for _ in 0..LOCK_ROUNDS {
+            if found.is_empty() {
+                break;
+            }
+            let acts = found.iter().map(|lock| client.break_lock(&lock.uuid));
+            try_join_all(acts).await.map_err(|error| purpose.failed(error))?;
+            broken.extend(found.into_iter().map(|lock| lock.uuid));
+            found = held().await?;
+        }
+        if let Some(left) = found.first() {
+            let path = left.path.as_deref().unwrap_or(KAFKA_LOCK);
+            let why =
+                format!("{path} is locked again after {LOCK_ROUNDS} rounds: its holder is still let in");
+            return Err(purpose.refused(why));
+        }
+        let count = broken.len();
+        Ok(Note::new(format!("{count} locks on {KAFKA_LOCK} were broken")).with("locks_broken", count))
     }
 
     async fn put_in(&self, client: &Client, epoch: Epoch, purpose: &Purpose) -> Result<Note, StepError> {

@@ -130,7 +130,7 @@ impl OntapExport {
     }
 
     /// One of the volumes, a constituent of one (`NAME__0001`), or one that ONTAP does not name.
-    fn may_be_ours(&self, volume: &Reference) -> bool {
+    pub(super) fn may_be_ours(&self, volume: &Reference) -> bool {
         let Some(name) = volume.name.as_deref() else { return true };
         let constituent = |ours: &str| name.strip_prefix(ours).is_some_and(|rest| rest.starts_with("__"));
         self.volumes.iter().any(|ours| ours == name || constituent(ours))

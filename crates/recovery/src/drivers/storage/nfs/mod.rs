@@ -23,8 +23,9 @@ use futures_util::future::join_all;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::lock_wait;
 use super::log_dir::{self, look};
-use super::mounted::step_error;
+use super::mounted::{cannot_break, step_error};
 use super::mountinfo::{Mount, Mounts, is_plain, same_source};
 use super::probe::{ProbeAct, ProbeError, Prober};
 use super::snapshot::SnapshotConfig;
@@ -32,7 +33,7 @@ use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
 use crate::drivers::fence::OntapGrantConfig;
 use crate::drivers::off_path::off_path;
 use crate::model::{Epoch, human};
-use crate::ports::{BoxError, Note, StepError, Storage};
+use crate::ports::{BoxError, HeldLock, Note, StepError, Storage};
 
 pub(super) use options::objections;
 
@@ -50,6 +51,11 @@ pub struct NfsConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
+    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir: an NFS server keeps a
+    /// dead client's lock until its lease ends, and grants none in a grace period. Longer than both together.
+    #[serde(default = "lock_wait", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub lock_wait: Duration,
     /// Lets this host in by the storage's export rules before it mounts.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
@@ -432,6 +438,14 @@ impl Storage for Nfs {
         let of = |process: &str| fs::read_link(self.proc.join(process).join("ns/mnt")).ok();
         note.text.push_str(elsewhere(of("self"), of("1")));
         Ok(note)
+    }
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
+        self.prober.locks(DRIVER, &self.log_dirs).await
+    }
+
+    async fn break_locks(&self) -> Result<Note, StepError> {
+        Err(cannot_break(DRIVER))
     }
 
     async fn unlinks(&self) -> Result<Note, StepError> {

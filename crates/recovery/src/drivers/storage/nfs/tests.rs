@@ -14,7 +14,13 @@ fn mount(target: &Path, options: &str) -> MountConfig {
 
 fn nfs(mounts: Vec<MountConfig>) -> Nfs {
     let log_dirs = mounts.iter().map(|mount| mount.target.clone()).collect();
-    let config = NfsConfig { mount: mounts, timeout: default_timeout(), grant: None, snapshot: None };
+    let config = NfsConfig {
+        mount: mounts,
+        timeout: default_timeout(),
+        lock_wait: lock_wait(),
+        grant: None,
+        snapshot: None,
+    };
     config.build(log_dirs, Path::new("/bin/true")).unwrap()
 }
 
@@ -48,7 +54,13 @@ fn bad_values_are_reported_together() {
         MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
         mount(Path::new("/mnt/b/c"), "hard"),
     ];
-    let config = NfsConfig { mount: mounts, timeout: Duration::ZERO, grant: None, snapshot: None };
+    let config = NfsConfig {
+        mount: mounts,
+        timeout: Duration::ZERO,
+        lock_wait: lock_wait(),
+        grant: None,
+        snapshot: None,
+    };
     let problems = config.build(vec![PathBuf::from("/data")], Path::new("/bin/true")).unwrap_err();
     for key in [
         "mount[0].target",
