@@ -48,7 +48,7 @@ async fn stuck_takeover(site: &Site) {
     let event = Event { at: Timestamp::now(), host: by.clone(), broker: Some(BROKER), epoch: None, what };
     ledger.remember(BROKER, &event).await.unwrap();
     let claim =
-        Claim { at: Timestamp::now(), by: by.clone(), cause: Cause::Automatic, succeeds: None, plan: plan() };
+        Claim { at: Timestamp::now(), by: by.clone(), cause: Cause::Automatic, succeeds: None, instance: None, plan: plan() };
     ledger.claim(&claim).await.unwrap();
     let direction = Direction::Forward;
     let note =

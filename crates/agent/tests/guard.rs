@@ -16,10 +16,11 @@ use recovery::ports::Note;
 fn small(site: &Site, host: &str) -> PathBuf {
     let path = site.path(&format!("small-{host}.toml"));
     let ledger = site.path("ledger");
+    let (ledger, state) = (ledger.display(), site.path(&format!("state-{host}")));
     let text = format!(
-        "[agent]\nhost = \"{host}\"\n[ledger]\ndriver = \"file\"\ndir = \"{}\"\ntimeout = \"60s\"\n[[broker]]\nid = 1\nhome = \
-         \"kafka-1\"\n",
-        ledger.display()
+        "[agent]\nhost = \"{host}\"\nstate_dir = \"{}\"\n[ledger]\ndriver = \"file\"\ndir = \"{ledger}\"\ntimeout = \
+         \"60s\"\n[[broker]]\nid = 1\nhome = \"kafka-1\"\n",
+        state.display()
     );
     std::fs::write(&path, text).unwrap();
     path

@@ -11,7 +11,7 @@ use std::time::Duration;
 use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::drivers::health_signal::peer::Peer;
 use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName, LogTail, human};
-use recovery::ports::{Fence, Note, StepError, chain};
+use recovery::ports::{Fence, LedgerError, Note, StepError, chain};
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -160,6 +160,11 @@ async fn ledger(world: Arc<World>) -> Vec<Item> {
         "without the ledger nothing is ever taken over: see that its storage is mounted and writable";
     vec![match world.ports.ledger.check().await {
         Ok(note) => Item::ok("ledger", note.text),
+        // It says itself what to do.
+        Err(LedgerError::Distrusted { distrust, why }) => {
+            let more = format!("see docs/runbooks/holds-and-errors.md#{}", distrust.label());
+            Item::fail("ledger", why, &more)
+        }
         Err(error) => Item::fail("ledger", chain(&error), remedy),
     }]
 }

@@ -7,6 +7,7 @@ pub mod etcd;
 pub mod faults;
 pub mod file;
 pub mod kafka;
+pub mod known;
 
 use std::sync::Arc;
 
@@ -28,6 +29,16 @@ pub enum LedgerConfig {
 }
 
 impl LedgerConfig {
+    /// Where it is, for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Self::File(config) => config.dir.display().to_string(),
+            Self::Etcd(config) => format!("etcd {}, prefix {}", config.endpoints.join(", "), config.prefix),
+            Self::Kafka(config) => format!("topic {}", config.topic),
+        }
+    }
+
     /// The ledger that is configured. Touches nothing yet.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ use crate::drivers::fence::OptionValue;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Endpoint, Epoch, HostName, Order, Orders};
-use crate::ports::{Ledger, LedgerError, Note};
+use crate::ports::{Cell, Ledger, LedgerError, Note};
 
 /// Between two looks for a record that was written and is not seen yet.
 const SEEN_POLL: Duration = Duration::from_millis(10);
@@ -332,6 +332,30 @@ impl Ledger for KafkaLedger {
 
     async fn orders(&self) -> Result<Orders, LedgerError> {
         self.read(self.deadline()).await?.book.orders()
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.read(self.deadline()).await?.book.cell(name)
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        let (deadline, action) = (self.deadline(), format!("write {name}"));
+        // The instance that writes is in the proposal's id by its process alone: whoever it is, the text says.
+        let host = HostName::from("cell");
+        loop {
+            let newest = self.read(deadline).await?.book.cell(name)?;
+            let due = newest.as_ref().map_or(0, |newest| newest.version) + 1;
+            match newest {
+                Some(newest) if cell.version != due => return Ok(newest),
+                None if cell.version != due => return Err(unavailable(action, format!("version {due} is due"))),
+                _ => {}
+            }
+            let what = What::Cell { name: name.to_owned(), cell: cell.clone() };
+            if self.propose(&action, &host, what, deadline).await? {
+                return Ok(cell.clone());
+            }
+            // Somebody was faster: the book says who.
+        }
     }
 
     async fn check(&self) -> Result<Note, LedgerError> {
