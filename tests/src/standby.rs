@@ -45,7 +45,9 @@ pub fn initialise(dir: &Path) -> Result<()> {
     let ledger = LedgerConfig::File(config).open().map_err(|said| anyhow!("{}", said.join("; ")))?;
     let made = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(known::init(ledger.as_ref(), &"bed".into())).map_err(|error| anyhow!("{}", chain(&error)))
+        runtime
+            .block_on(known::init(ledger.as_ref(), &"bed".into()))
+            .map_err(|error| anyhow!("{}", chain(&error)))
     });
     made.join().map_err(|_| anyhow!("nobody initialised {}", dir.display()))?.map(drop)
 }

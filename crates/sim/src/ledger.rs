@@ -50,7 +50,12 @@ pub(crate) struct Book {
 impl Book {
     /// An empty ledger, for brokers with these homes.
     pub(crate) fn new(homes: Vec<HostName>) -> Self {
-        Self { epochs: homes.iter().map(|_| Vec::new()).collect(), orders: Vec::new(), cells: BTreeMap::new(), owners: homes }
+        Self {
+            epochs: homes.iter().map(|_| Vec::new()).collect(),
+            orders: Vec::new(),
+            cells: BTreeMap::new(),
+            owners: homes,
+        }
     }
 
     pub(crate) fn owner(&self, broker: usize) -> &HostName {

@@ -122,7 +122,9 @@ impl fmt::Display for Shown {
         }
         for (broker, (home, holder)) in homes {
             match holder {
-                Some(HomeHolder { home, at }) => write!(f, "\nhome of broker {broker}: {home}, since {at:.0}")?,
+                Some(HomeHolder { home, at }) => {
+                    write!(f, "\nhome of broker {broker}: {home}, since {at:.0}")?
+                }
                 None => write!(f, "\nhome of broker {broker}: {home} by this configuration, not registered")?,
             }
         }
@@ -139,21 +141,21 @@ struct Adopted {
 impl fmt::Display for Adopted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.adopted.is_empty() {
-            return write!(f, "nothing to adopt: the ledger, the name and the homes are as they are configured");
+            return write!(
+                f,
+                "nothing to adopt: the ledger, the name and the homes are as they are configured"
+            );
         }
         write!(f, "adopted: {}", self.adopted.join("; "))
     }
 }
 
-async fn adopt(
-    global: &cli::Global,
-    config: &Small,
-    ledger: &dyn Ledger,
-    yes: bool,
-) -> anyhow::Result<Exit> {
+async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: bool) -> anyhow::Result<Exit> {
     let (here, place) = (&config.here, config.ledger.place());
     let Some(identity) = known::identity(ledger).await? else {
-        let why = format!("{place} holds no ledger: see that its storage is mounted, or run `understudy ledger init`");
+        let why = format!(
+            "{place} holds no ledger: see that its storage is mounted, or run `understudy ledger init`"
+        );
         return Err(Refusal::LedgerUnknown.because(why).into());
     };
     ledger.sync().await?;
@@ -171,7 +173,8 @@ async fn adopt(
     }
     let mut moved = Vec::new();
     for (broker, _) in config.homes.iter().filter(|(_, home)| *home == here) {
-        let Some(other) = known::home_holder(ledger, *broker).await?.filter(|other| other.home != *here) else {
+        let Some(other) = known::home_holder(ledger, *broker).await?.filter(|other| other.home != *here)
+        else {
             continue;
         };
         if ledger.latest(*broker).await?.is_some_and(|newest| newest.outcome().is_none()) {

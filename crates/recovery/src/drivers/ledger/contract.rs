@@ -230,7 +230,8 @@ async fn a_cell_is_written_by_one_of_many(make: &impl Fn() -> Arc<dyn Ledger>) {
         let start = Arc::new(Barrier::new(RIVALS));
         let rivals: Vec<_> = (0..RIVALS)
             .map(|n| {
-                let (ledger, start, ours) = (make(), Arc::clone(&start), cell(version, &format!("{{\"n\":{n}}}")));
+                let (ledger, start, ours) =
+                    (make(), Arc::clone(&start), cell(version, &format!("{{\"n\":{n}}}")));
                 tokio::spawn(async move {
                     start.wait().await;
                     (ledger.set_cell(name, &ours).await.unwrap(), ours)

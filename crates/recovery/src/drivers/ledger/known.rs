@@ -457,7 +457,8 @@ impl Ledger for KnownLedger {
         self.ask(self.who.joins).await?;
         let mut note = self.inner.check().await?;
         if let Some(identity) = identity(self.inner.as_ref()).await? {
-            note.text.push_str(&format!("; ledger {}, made {:.0} on {}", identity.id, identity.at, identity.by));
+            note.text
+                .push_str(&format!("; ledger {}, made {:.0} on {}", identity.id, identity.at, identity.by));
             note = note.with("ledger", identity.id);
         }
         if let Some(holder) = name_holder(self.inner.as_ref(), &self.who.here).await?

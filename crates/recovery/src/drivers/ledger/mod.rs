@@ -24,7 +24,7 @@ pub enum LedgerConfig {
     File(file::FileLedgerConfig),
     /// An etcd cluster.
     Etcd(etcd::EtcdLedgerConfig),
-    /// A topic of the cluster that is healed.
+    /// A topic of a Kafka cluster, on brokers that are not guarded themselves.
     Kafka(kafka::KafkaLedgerConfig),
 }
 

@@ -25,12 +25,17 @@ pub(super) fn read(root: &Root, name: &str) -> Result<Option<Cell>, LedgerError>
     let versions = listed.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
     let Some(newest) = versions.max() else { return Ok(None) };
     let path = root.dir().join(file(name, newest));
-    let bytes = root.read(&path)?.ok_or_else(|| failed("read", &path)(std::io::ErrorKind::NotFound.into()))?;
+    let bytes =
+        root.read(&path)?.ok_or_else(|| failed("read", &path)(std::io::ErrorKind::NotFound.into()))?;
     let bad = |why: String| damaged(path.display().to_string(), format!("{why}; restore it from a snapshot"));
     let lines = split(&bytes).map_err(|(_, flaw)| bad(flaw.to_string()))?;
     let text = lines.texts.first().ok_or_else(|| bad("it is empty".to_owned()))?;
     let cell: Cell = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
-    if cell.version == newest { Ok(Some(cell)) } else { Err(bad(format!("it holds version {}", cell.version))) }
+    if cell.version == newest {
+        Ok(Some(cell))
+    } else {
+        Err(bad(format!("it holds version {}", cell.version)))
+    }
 }
 
 /// Writes the next version, unless somebody was faster.

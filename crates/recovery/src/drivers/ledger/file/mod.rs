@@ -357,7 +357,8 @@ fn check(root: &Root) -> Result<Note, LedgerError> {
     let space =
         rustix::fs::statvfs(dir).map_err(|error| failed("ask for the free space of", dir)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let state = if has_ledger { "a ledger of format 1" } else { "no ledger yet; the first claim begins one" };
+    let state =
+        if has_ledger { "a ledger of format 1" } else { "no ledger yet: run `understudy ledger init`" };
     let mut text = format!(
         "{}: written, linked and read back in {} ms, {} MiB free; {state}",
         dir.display(),

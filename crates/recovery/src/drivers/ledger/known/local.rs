@@ -106,7 +106,8 @@ impl Local {
         let draft = self.dir.join(format!(".{name}-{}-{}", process::id(), random_id()?));
         let mut file = File::options().write(true).create_new(true).mode(0o644).open(&draft)?;
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-        let placed = written.and_then(|()| if anew { fs::rename(&draft, path) } else { fs::hard_link(&draft, path) });
+        let placed =
+            written.and_then(|()| if anew { fs::rename(&draft, path) } else { fs::hard_link(&draft, path) });
         let _ = fs::remove_file(&draft);
         match placed {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
