@@ -1,6 +1,13 @@
 //! Makes a standby of a host, and writes the configuration of its agent.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use recovery::drivers::ledger::file::FileLedgerConfig;
+use recovery::drivers::ledger::{LedgerConfig, known};
+use recovery::ports::chain;
 use toml::{Table, Value, toml};
 
 use crate::agent::{HTTP_PORT, fence_lab};
@@ -19,13 +26,39 @@ pub const LEDGER: &str = "/srv/ledger";
 /// Where every host with an agent has the directory that storage canaries write to: on the storage of the log dirs.
 pub(crate) const CANARY: &str = "/srv/kafka/canary";
 
+/// The shared directory that holds the cluster's ledger, which has its identity.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn ledger_dir(lab: &Lab) -> Result<PathBuf> {
+    let dir = lab.kept("ledger")?;
+    initialise(&dir)?;
+    Ok(dir)
+}
+
+/// Gives the ledger in a directory its identity, as `understudy ledger init` does. It may be repeated.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn initialise(dir: &Path) -> Result<()> {
+    let config = FileLedgerConfig { dir: dir.to_owned(), timeout: Duration::from_secs(20) };
+    let ledger = LedgerConfig::File(config).open().map_err(|said| anyhow!("{}", said.join("; ")))?;
+    let made = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime
+            .block_on(known::init(ledger.as_ref(), &"bed".into()))
+            .map_err(|error| anyhow!("{}", chain(&error)))
+    });
+    made.join().map_err(|_| anyhow!("nobody initialised {}", dir.display()))?.map(drop)
+}
+
 /// Gives `host` what a standby needs: every broker's log dir and the ledger's directory.
 ///
 /// # Errors
 /// When one cannot be mounted.
 pub fn equip(lab: &Lab, cluster: &Cluster, host: &Host, ledger: Storage) -> Result<()> {
     cluster.attach(host)?;
-    host.mount(ledger, &lab.kept("ledger")?, LEDGER)?;
+    host.mount(ledger, &ledger_dir(lab)?, LEDGER)?;
     host.mount(cluster.storage(), &lab.shared("canary")?, CANARY)
 }
 
@@ -34,7 +67,7 @@ pub fn equip(lab: &Lab, cluster: &Cluster, host: &Host, ledger: Storage) -> Resu
 /// # Errors
 /// When it cannot be mounted.
 pub fn equip_home(lab: &Lab, cluster: &Cluster, home: &Host, ledger: Storage) -> Result<()> {
-    home.mount(ledger, &lab.kept("ledger")?, LEDGER)?;
+    home.mount(ledger, &ledger_dir(lab)?, LEDGER)?;
     home.mount(cluster.storage(), &lab.shared("canary")?, CANARY)
 }
 

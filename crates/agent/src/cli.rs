@@ -138,6 +138,9 @@ pub enum Command {
     History(History),
     /// Check that this host could take over: everything a takeover needs, with remedies
     Check,
+    /// Give the cluster's ledger its identity, once; show it; or make this machine known to it anew
+    #[command(subcommand)]
+    Ledger(Ledger),
     /// Make the class-data archive with which Kafka starts faster here: STARTS Kafka once, beside everything, at the lowest
     /// priority
     Warm(Warm),
@@ -155,6 +158,21 @@ pub enum Command {
     /// Print docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
+}
+
+/// What to do with the ledger.
+#[derive(Debug, Subcommand)]
+pub enum Ledger {
+    /// Initialise the ledger: WRITES its identity. Once for a cluster, on any host; refuses where one exists
+    Init,
+    /// Show which ledger it is, who has the names, and where the brokers' homes are
+    Show,
+    /// After a reinstallation, a move or a replaced ledger: GIVES this machine its host's name, its brokers' homes, its ledger
+    Adopt {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Options of `warm`.

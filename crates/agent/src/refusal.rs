@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use recovery::model::Distrust;
 use serde::Serialize;
 
 /// The page with a section for each of them, under its label.
@@ -29,6 +30,14 @@ pub enum Refusal {
     FencedHere,
     /// The ledger cannot be read.
     LedgerUnreadable,
+    /// Where the ledger must be there is none.
+    LedgerUnknown,
+    /// There is another ledger than the one that this host knows.
+    LedgerForeign,
+    /// Another machine has this host's name in the ledger.
+    NameTaken,
+    /// Another host is registered as the home of the broker.
+    WrongHome,
     /// An unfinished takeover of this host may still be writing.
     StillWriter,
     /// Kafka of a broker that is not this host's runs here.
@@ -43,7 +52,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::EpochOpen,
         Self::Paused,
         Self::OwnsAlready,
@@ -53,6 +62,10 @@ impl Refusal {
         Self::NotOwner,
         Self::FencedHere,
         Self::LedgerUnreadable,
+        Self::LedgerUnknown,
+        Self::LedgerForeign,
+        Self::NameTaken,
+        Self::WrongHome,
         Self::StillWriter,
         Self::KafkaRuns,
         Self::AddressHere,
@@ -73,6 +86,10 @@ impl Refusal {
             Self::NotOwner => "not_owner",
             Self::FencedHere => "fenced_here",
             Self::LedgerUnreadable => "ledger_unreadable",
+            Self::LedgerUnknown => Distrust::LedgerUnknown.label(),
+            Self::LedgerForeign => Distrust::LedgerForeign.label(),
+            Self::NameTaken => Distrust::NameTaken.label(),
+            Self::WrongHome => Distrust::WrongHome.label(),
             Self::StillWriter => "still_writer",
             Self::KafkaRuns => "kafka_runs",
             Self::AddressHere => "address_here",
@@ -84,6 +101,17 @@ impl Refusal {
     /// With the facts of the case: what is wrong, and what to do.
     pub(crate) fn because(self, why: impl Into<String>) -> Refused {
         Refused { refused: self, why: why.into(), runbook: format!("{RUNBOOK}#{}", self.label()) }
+    }
+}
+
+impl From<Distrust> for Refusal {
+    fn from(distrust: Distrust) -> Self {
+        match distrust {
+            Distrust::LedgerUnknown => Self::LedgerUnknown,
+            Distrust::LedgerForeign => Self::LedgerForeign,
+            Distrust::NameTaken => Self::NameTaken,
+            Distrust::WrongHome => Self::WrongHome,
+        }
     }
 }
 

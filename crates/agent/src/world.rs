@@ -20,6 +20,7 @@ use recovery::drivers::health_signal::kafka_registration::KafkaRegistration;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;
+use recovery::drivers::ledger::known::{KnownLedger, Member};
 use recovery::drivers::storage::lease;
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
@@ -55,6 +56,18 @@ impl World {
     /// # Errors
     /// When a driver cannot be made. What the configuration alone shows has been found by its check.
     pub(crate) fn build(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
+        Self::with(config, events, false)
+    }
+
+    /// The same for the daemon, which makes itself known in the ledger.
+    ///
+    /// # Errors
+    /// When a driver cannot be made.
+    pub(crate) fn of_the_agent(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
+        Self::with(config, events, true)
+    }
+
+    fn with(config: &Config, events: Arc<dyn EventSink>, joins: bool) -> anyhow::Result<Self> {
         let mut topology = config.topology.clone();
         leases(config, &mut topology);
         let listeners: BTreeMap<BrokerId, Endpoint> =
@@ -63,7 +76,7 @@ impl World {
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
-        let (ledger, clients) = (ledger(config)?, Arc::default());
+        let (ledger, clients) = (known(config, joins)?, Arc::default());
         let ports = Ports {
             fences: fences(config)?,
             storage: storage(config)?,
@@ -98,7 +111,14 @@ fn leases(config: &Config, topology: &mut Topology) {
 /// # Errors
 /// When the driver cannot be made.
 pub(crate) fn ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
-    config.ledger.open().map_err(bad("ledger"))
+    known(config, false)
+}
+
+fn known(config: &Config, joins: bool) -> anyhow::Result<Arc<dyn Ledger>> {
+    let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
+    let (here, state_dir) = (config.topology.here.clone(), config.state_dir.clone());
+    let who = Member { here, state_dir, homes, place: config.ledger.place(), joins };
+    Ok(Arc::new(KnownLedger::new(config.ledger.open().map_err(bad("ledger"))?, who)))
 }
 
 /// Where a broker stands in the ledger; with its home as the owner before the first takeover.

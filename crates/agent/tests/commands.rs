@@ -47,8 +47,14 @@ async fn stuck_takeover(site: &Site) {
     let what = What::Decided { decision, evidence: vec!["3 of 3 other brokers answer us".to_owned()] };
     let event = Event { at: Timestamp::now(), host: by.clone(), broker: Some(BROKER), epoch: None, what };
     ledger.remember(BROKER, &event).await.unwrap();
-    let claim =
-        Claim { at: Timestamp::now(), by: by.clone(), cause: Cause::Automatic, succeeds: None, plan: plan() };
+    let claim = Claim {
+        at: Timestamp::now(),
+        by: by.clone(),
+        cause: Cause::Automatic,
+        succeeds: None,
+        instance: None,
+        plan: plan(),
+    };
     ledger.claim(&claim).await.unwrap();
     let direction = Direction::Forward;
     let note =

@@ -34,6 +34,29 @@ fn every_problem_is_told_at_once_with_key_line_and_remedy() {
 }
 
 #[test]
+fn a_guarded_broker_may_not_carry_the_ledger() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let config = Config::parse(Path::new("u.toml"), &text).unwrap();
+    let broker = config.topology.brokers.values().next().unwrap();
+    let (before, after) = text.split_once("[ledger]").unwrap();
+    let after = after.split_once("\n[").map_or(String::new(), |(_, rest)| format!("\n[{rest}"));
+    let with = |bootstrap: &str| {
+        let ledger = format!("[ledger]\ndriver = \"kafka\"\nbootstrap = [\"{bootstrap}\"]\n");
+        Config::parse(Path::new("u.toml"), &format!("{before}{ledger}{after}"))
+    };
+    with("ledger-1.example.net:9092").unwrap();
+    let error = with(&broker.listener.to_string()).unwrap_err().to_string();
+    for words in [
+        "ledger.bootstrap".to_owned(),
+        format!("names broker {}, which is guarded", broker.id),
+        "none could start".to_owned(),
+        "in another cluster, or on brokers that are not guarded".to_owned(),
+    ] {
+        assert!(error.contains(&words), "{words}: {error}");
+    }
+}
+
+#[test]
 fn secrets_are_not_repeated_in_problems() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
     let secret = text.replace("username = \"understudy\"", "username = \"hunter2\\n\"");

@@ -16,10 +16,11 @@ use recovery::ports::Note;
 fn small(site: &Site, host: &str) -> PathBuf {
     let path = site.path(&format!("small-{host}.toml"));
     let ledger = site.path("ledger");
+    let (ledger, state) = (ledger.display(), site.path(&format!("state-{host}")));
     let text = format!(
-        "[agent]\nhost = \"{host}\"\n[ledger]\ndriver = \"file\"\ndir = \"{}\"\ntimeout = \"60s\"\n[[broker]]\nid = 1\nhome = \
-         \"kafka-1\"\n",
-        ledger.display()
+        "[agent]\nhost = \"{host}\"\nstate_dir = \"{}\"\n[ledger]\ndriver = \"file\"\ndir = \"{ledger}\"\ntimeout = \
+         \"60s\"\n[[broker]]\nid = 1\nhome = \"kafka-1\"\n",
+        state.display()
     );
     std::fs::write(&path, text).unwrap();
     path
@@ -221,6 +222,7 @@ fn what_cannot_be_read_is_a_no() {
     // The ledger comes while it waits.
     let waiting = site.command_with(&config, &["guard", "--broker", "1", "--wait", "60s"]).spawn().unwrap();
     std::fs::create_dir(site.path("ledger")).unwrap();
+    common::initialise(&site.path("ledger"));
     assert!(waiting.wait_with_output().unwrap().status.success());
 
     assert_eq!(site.run_with(&config, &["guard", "--broker", "2"]).code, Some(2));
@@ -314,4 +316,104 @@ async fn a_host_with_kafka_or_work_left_does_not_rejoin() {
     assert!(orders.0.is_empty(), "{orders:?}");
     assert_eq!(answer.json()["rejoined"], false);
     assert_eq!(answer.json()["who"], "ada");
+}
+
+/// What guard refuses, and its words.
+fn refusal(site: &Site, config: &std::path::Path) -> (String, String) {
+    let answer = site.run_with(config, &["guard", "--broker", "1", "--wait", "0s", "--output", "json"]);
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    let json = answer.json();
+    (json["refused"].as_str().unwrap().to_owned(), json["why"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn an_empty_directory_in_place_of_the_ledger_starts_no_kafka() {
+    let site = Site::new();
+    let config = small(&site, "kafka-1");
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+    // As at a boot at which the mount is missing.
+    std::fs::rename(site.path("ledger"), site.path("unmounted")).unwrap();
+    std::fs::create_dir(site.path("ledger")).unwrap();
+    let (label, why) = refusal(&site, &config);
+    assert_eq!(label, "ledger_unknown");
+    assert!(why.contains("this host knows ledger") && why.contains("is its storage mounted?"), "{why}");
+    // Whoever says `init` in that moment is told as well, and makes no second ledger.
+    let answer = site.run_with(&config, &["ledger", "init", "--output", "json"]);
+    assert_eq!((answer.code, &answer.json()["refused"]), (Some(3), &"ledger_foreign".into()), "{answer:?}");
+    assert_eq!(std::fs::read_dir(site.path("ledger")).unwrap().count(), 0, "nothing was written");
+    // Another host never knew one.
+    let (label, why) = refusal(&site, &small(&site, "kafka-2"));
+    assert!(label == "ledger_unknown" && why.contains("understudy ledger init"), "{why}");
+    // A different ledger is not better than none.
+    common::initialise(&site.path("ledger"));
+    assert_eq!(refusal(&site, &config).0, "ledger_foreign");
+    // The mount comes.
+    std::fs::rename(site.path("ledger"), site.path("other")).unwrap();
+    std::fs::rename(site.path("unmounted"), site.path("ledger")).unwrap();
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+}
+
+#[tokio::test]
+async fn a_ledger_of_an_older_build_is_initialised_beside_its_epochs() {
+    let site = Site::new();
+    std::fs::remove_dir_all(site.path("ledger")).unwrap();
+    std::fs::create_dir(site.path("ledger")).unwrap();
+    let book = ledger(&site.path("ledger"));
+    Written::new(1, "kafka-1", "kafka-1").write(book.as_ref(), Until::Recovered).await;
+    let config = small(&site, "kafka-1");
+    assert_eq!(refusal(&site, &config).0, "ledger_unknown");
+    let made = site.run_with(&config, &["ledger", "init", "--output", "json"]);
+    assert_eq!((made.code, &made.json()["made"]), (Some(0), &true.into()), "{made:?}");
+    assert_eq!(allowed(&site, "kafka-1"), 1);
+    let again = site.run_with(&config, &["ledger", "init", "--output", "json"]);
+    assert_eq!((again.code, &again.json()["made"]), (Some(3), &false.into()), "{again:?}");
+    assert_eq!(again.json()["id"], made.json()["id"]);
+    let shown = site.run_with(&config, &["ledger", "show"]);
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    for word in [&format!("ledger {id}"), "name kafka-1: instance", "home of broker 1: kafka-1, since"] {
+        assert!(shown.out.contains(word), "{word}: {shown:?}");
+    }
+}
+
+#[test]
+fn a_copied_configuration_starts_no_kafka_and_a_reinstalled_host_takes_its_name_back() {
+    let site = Site::new();
+    let config = small(&site, "kafka-1");
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+    let copy = site.path("copy.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&copy, text.replace("/state-kafka-1", "/state-of-the-copy")).unwrap();
+    let (label, why) = refusal(&site, &copy);
+    assert_eq!(label, "name_taken");
+    assert!(why.contains("another machine has the name kafka-1"), "{why}");
+    // The one that has the name goes on, and its check tells of the other.
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+    let full = site.on("kafka-1", |text| text);
+    let checked = site.run_with(&full, &["check"]);
+    assert!(checked.out.contains("another machine uses this host's name, kafka-1"), "{checked:?}");
+    // It is gone, a person says; had it been wrong, that machine would be the one that is refused.
+    let asked = site.run_with(&copy, &["ledger", "adopt"]);
+    assert_eq!(asked.code, Some(2), "nobody can be asked: {asked:?}");
+    let adopted = site.run_with(&copy, &["ledger", "adopt", "--yes"]);
+    assert!(adopted.code == Some(0) && adopted.out.contains("the name kafka-1: instance"), "{adopted:?}");
+    let answer = site.run_with(&copy, &["guard", "--broker", "1", "--wait", "0s"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(refused(&site, "kafka-1"), "name_taken");
+}
+
+#[test]
+fn a_wrong_home_starts_no_kafka() {
+    let site = Site::new();
+    assert_eq!(allowed(&site, "kafka-1"), 0);
+    let wrong = small(&site, "kafka-2");
+    let text = std::fs::read_to_string(&wrong).unwrap();
+    std::fs::write(&wrong, text.replace("home = \"kafka-1\"", "home = \"kafka-2\"")).unwrap();
+    let (label, why) = refusal(&site, &wrong);
+    assert_eq!(label, "wrong_home");
+    assert!(why.contains("home of broker 1 is kafka-2, and kafka-1 is registered"), "{why}");
+    // The broker was moved, a person says.
+    assert_eq!(site.run_with(&wrong, &["ledger", "adopt", "--yes"]).code, Some(0));
+    let answer = site.run_with(&wrong, &["guard", "--broker", "1", "--wait", "0s"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(refused(&site, "kafka-1"), "wrong_home");
 }

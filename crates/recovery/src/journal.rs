@@ -21,6 +21,9 @@ pub struct Claim {
     /// The open epoch whose silent claimant this claim succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Succession>,
+    /// Which machine that is, among all that ever had the host's name; `None` in a claim of an older agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// What will be done.
     pub plan: Plan,
 }

@@ -100,6 +100,7 @@ impl HealthSignal for LedgerSignal {
         let at = clock.now().mono;
         let fact = match self.read().await {
             Ok(reading) => Fact::Ledger(reading),
+            Err(LedgerError::Distrusted { distrust, why }) => Fact::Distrusted { distrust, why },
             Err(error) => Fact::Blind { why: chain(&error) },
         };
         vec![Evidence { signal: self.name(), at, fact }]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::departure::{Departures, LAST_FETCH, LastWell, Probes};
 use crate::model::{
-    BrokerId, CanaryOutcome, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
+    BrokerId, CanaryOutcome, Distrust, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
     LedgerStanding, LocalProcess, LogTail, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome,
     QuorumView, VolumeUse,
 };
@@ -30,6 +30,8 @@ pub struct Board {
     quorum: Option<(Moment, QuorumView)>,
     leader_since: Moment,
     ledger: Option<(Moment, LedgerReading)>,
+    /// Why the ledger that was read last is not used.
+    distrusted: Option<(Distrust, String)>,
     claims: BTreeMap<BrokerId, ClaimTrack>,
     canaries: BTreeMap<String, CanaryTrack>,
     /// When each broker's storage was last seen to stall from here.
@@ -133,6 +135,13 @@ impl Board {
                 let ran = runs.or(last.and_then(|track| track.ran));
                 self.local.insert(broker, LocalTrack { at, process, since, ran });
             }
+            Fact::Distrusted { distrust, why } => {
+                // What was read before was of another ledger, or under a name that is not ours.
+                self.ledger = None;
+                self.sighted.remove(signal);
+                self.blind.insert(signal, why.clone());
+                self.distrusted = Some((distrust, why));
+            }
             Fact::Blind { why } => {
                 self.blind.insert(signal, why);
             }
@@ -187,6 +196,7 @@ impl Board {
             self.claims.insert(*broker, ClaimTrack { epoch: *epoch, records: *records, since, at });
         }
         self.ledger = Some((at, reading));
+        self.distrusted = None;
     }
 
     /// A peer's view without what it said of brokers before they stopped answering us: that an agent had an answer then is
@@ -296,6 +306,8 @@ pub struct Observation {
     pub brokers: BTreeMap<BrokerId, Seen>,
     /// The ledger, if it was read lately.
     pub ledger: Option<LedgerSeen>,
+    /// Why the ledger that answers is not used, and its words; `None` where it is, or none answers.
+    pub distrusted: Option<(Distrust, String)>,
     /// Replicas and ISR, however old: they change little while nothing happens.
     pub partitions: Option<Arc<PartitionView>>,
     /// Whether a fresh broker list is at hand.
@@ -435,6 +447,7 @@ pub fn observe(
             others: reading.others.clone(),
             orders: reading.orders.clone(),
         }),
+        distrusted: board.distrusted.clone(),
         partitions: board.partitions.as_ref().map(|(_, view)| view.clone()),
         metadata_fresh: listed.is_some(),
         quorum_fresh: quorum.is_some(),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
-use crate::model::{BrokerId, Epoch, Evidence, HostName, Now, Order, Orders, PartitionView};
+use crate::model::{BrokerId, Distrust, Epoch, Evidence, HostName, Now, Order, Orders, PartitionView};
 
 /// A cause of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -344,6 +344,14 @@ pub enum LedgerError {
         /// What is wrong.
         why: String,
     },
+    /// A ledger answers, and this agent must not use it.
+    #[error("{why}")]
+    Distrusted {
+        /// The kind.
+        distrust: Distrust,
+        /// What was expected, what was found where, and what to do.
+        why: String,
+    },
     /// The ledger cannot be reached, or did not confirm in time.
     #[error("the ledger could not {action}")]
     Unavailable {
@@ -352,6 +360,16 @@ pub enum LedgerError {
         /// The cause.
         source: BoxError,
     },
+}
+
+/// A small text in the ledger that is written by compare-and-set: which ledger it is, who has a host's name, where a
+/// broker's home is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Counts what was written to the cell, from 1.
+    pub version: u64,
+    /// What it holds, in one line.
+    pub text: String,
 }
 
 /// The shared, durable record of owners, epochs and what was done.
@@ -389,6 +407,11 @@ pub trait Ledger: Send + Sync {
     async fn order(&self, order: &Order) -> Result<(), LedgerError>;
     /// The order book, oldest first.
     async fn orders(&self) -> Result<Orders, LedgerError>;
+    /// What a cell holds; `None` if nothing was ever written to it.
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError>;
+    /// Writes a cell, durably, if its newest version is the one before `cell.version`. Returns what the cell holds then:
+    /// `cell`, or what somebody else wrote first.
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError>;
     /// Whether the ledger can be read and written, for `check`.
     async fn check(&self) -> Result<Note, LedgerError>;
 }

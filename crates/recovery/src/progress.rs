@@ -334,7 +334,7 @@ impl LedgerStanding {
             self.writers = BTreeSet::from([plan.to.clone()]);
         } else if outcome.is_none() {
             // It may act yet, even if it is succeeded. One that wrote an end had ended its own work before.
-            self.writers.insert(by.clone());
+            self.writers.insert(plan.to.clone());
         }
         match &outcome {
             Some(Outcome::Recovered { .. }) => (self.removed, self.fault_at) = (None, None),

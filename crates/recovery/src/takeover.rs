@@ -48,7 +48,7 @@ pub async fn take_over(
     let _lock = ports.host_lock.try_lock(broker).map_err(|e| TakeoverError::Busy(broker, e))?;
     fresh(ports, broker, decided)?;
     let host = plan.to.clone();
-    let claim = Claim { at: ports.clock.now().wall, by: host.clone(), cause, succeeds, plan };
+    let claim = Claim { at: ports.clock.now().wall, by: host.clone(), cause, succeeds, instance: None, plan };
     let record = match ports.ledger.claim(&claim).await {
         Ok(record) => record,
         Err(error) => {

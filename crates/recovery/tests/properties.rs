@@ -176,6 +176,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 now,
                 brokers: (1..).map(BrokerId).zip(brokers).collect(),
                 ledger,
+                distrusted: None,
                 partitions: None,
                 metadata_fresh,
                 quorum_fresh,
@@ -268,6 +269,7 @@ fn some_plan() -> Plan {
         now,
         brokers: BTreeMap::new(),
         ledger: None,
+        distrusted: None,
         partitions: None,
         metadata_fresh: false,
         quorum_fresh: false,
@@ -400,7 +402,7 @@ proptest! {
     #[test]
     fn kafka_is_started_only_after_every_earlier_stage(moves in prop::collection::vec(step_move(), 0..60)) {
         let plan = some_plan();
-        let claim = Claim { at: Timestamp::UNIX_EPOCH, by: "standby-1".into(), cause: Cause::Automatic, succeeds: None, plan: plan.clone() };
+        let claim = Claim { at: Timestamp::UNIX_EPOCH, by: "standby-1".into(), cause: Cause::Automatic, succeeds: None, instance: None, plan: plan.clone() };
         let mut progress = Progress::new(plan.clone());
         let mut done = vec![false; plan.steps().count()];
         let mut records = Vec::new();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use recovery::decide::{Budget, EscalateReason, HoldReason};
-use recovery::model::{BrokerId, Epoch, Outcome};
+use recovery::model::{BrokerId, Distrust, Epoch, Outcome};
 
 /// The reasons that may follow `after`, one by one: a new variant does not compile without a line here.
 fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
@@ -23,7 +23,14 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
         Some(R::LoneObserver { .. }) => R::PeerSeesIt { host: "a".into() },
         Some(R::PeerSeesIt { .. }) => R::LedgerUnreachable,
         Some(R::LedgerUnreachable) => R::LedgerDamaged { why: String::new() },
-        Some(R::LedgerDamaged { .. }) => R::MassFailure { down: 2, of: 3, limit: 1 },
+        Some(R::LedgerDamaged { .. }) => distrusted(0)?,
+        Some(R::LedgerDistrusted { distrust, .. }) => {
+            let place = Distrust::ALL.iter().position(|one| one == distrust);
+            match distrusted(place.map_or(0, |place| place + 1)) {
+                Some(next) => next,
+                None => R::MassFailure { down: 2, of: 3, limit: 1 },
+            }
+        }
         Some(R::MassFailure { .. }) => R::StorageStalled { here: true, at: BTreeSet::new() },
         Some(R::StorageStalled { .. }) => R::HostCarries { host: "a".into(), broker: BrokerId(2) },
         Some(R::HostCarries { .. }) => R::StoppedCleanly { seen_by: None },
@@ -41,6 +48,11 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
         Some(R::Observing) => R::AwaitingApproval,
         Some(R::AwaitingApproval) => return None,
     })
+}
+
+fn distrusted(place: usize) -> Option<HoldReason> {
+    let distrust = *Distrust::ALL.get(place)?;
+    Some(HoldReason::LedgerDistrusted { distrust, why: String::new() })
 }
 
 fn next_escalation(after: Option<&EscalateReason>) -> Option<EscalateReason> {

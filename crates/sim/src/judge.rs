@@ -110,7 +110,9 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             state.host_of(peer).is_some_and(|peer| state.probe(peer, broker) == ProbeOutcome::Answered)
         }
         HoldReason::LedgerUnreachable | HoldReason::OthersFirst { .. } => false,
-        HoldReason::LedgerDamaged { .. } | HoldReason::NoFence { .. } => false,
+        HoldReason::LedgerDamaged { .. }
+        | HoldReason::LedgerDistrusted { .. }
+        | HoldReason::NoFence { .. } => false,
         HoldReason::MassFailure { limit, .. } => (0..count).filter(down).count() > *limit,
         HoldReason::StorageStalled { .. } => {
             (0..state.hosts.len()).any(|h| state.stalled(h) || state.hosts[h].denied)

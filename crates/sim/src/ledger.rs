@@ -1,5 +1,6 @@
 //! The simulated ledger: compare-and-set in memory, with every way to fail that the contract allows.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use recovery::event::Event;
 use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
 use recovery::model::{BrokerId, Epoch, EpochState, HostName, LedgerStanding, Order, Orders};
 use recovery::plan::Step;
-use recovery::ports::{Ledger, LedgerError, Note};
+use recovery::ports::{Cell, Ledger, LedgerError, Note};
 
 use crate::agent::{Agent, index};
 use crate::scenario::{Bug, LedgerFault, Ms, Node, Write};
@@ -41,6 +42,7 @@ impl Stored {
 pub(crate) struct Book {
     epochs: Vec<Vec<Stored>>,
     orders: Vec<(Ms, Order)>,
+    cells: BTreeMap<String, Cell>,
     /// The owner of each broker, as the journals have it.
     owners: Vec<HostName>,
 }
@@ -48,7 +50,12 @@ pub(crate) struct Book {
 impl Book {
     /// An empty ledger, for brokers with these homes.
     pub(crate) fn new(homes: Vec<HostName>) -> Self {
-        Self { epochs: homes.iter().map(|_| Vec::new()).collect(), orders: Vec::new(), owners: homes }
+        Self {
+            epochs: homes.iter().map(|_| Vec::new()).collect(),
+            orders: Vec::new(),
+            cells: BTreeMap::new(),
+            owners: homes,
+        }
     }
 
     pub(crate) fn owner(&self, broker: usize) -> &HostName {
@@ -376,6 +383,23 @@ impl Ledger for Agent {
         self.read(|state, then| {
             let known = state.book.orders.iter().filter(|(landed, _)| *landed <= then);
             Orders(known.map(|(_, order)| order.clone()).collect())
+        })
+        .await
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.read(|state, _| state.book.cells.get(name).cloned()).await
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        let (name, cell) = (name.to_owned(), cell.clone());
+        self.write(move |state| {
+            let newest = state.book.cells.get(&name).cloned();
+            if cell.version == newest.as_ref().map_or(0, |newest| newest.version) + 1 {
+                state.book.cells.insert(name, cell.clone());
+                return Ok(cell);
+            }
+            newest.ok_or_else(|| unavailable("write: version 1 is due"))
         })
         .await
     }

@@ -11,6 +11,7 @@ use super::kafka::{LEDGER_EXPORT, mount};
 use super::plain;
 use super::server::NfsServer;
 use crate::kafka::{Kafka, LOG4J};
+use crate::standby::initialise;
 
 /// Where guests mount the export of the ledger.
 const LEDGER_MOUNT: &str = "/mnt/understudy";
@@ -67,6 +68,7 @@ pub(super) fn install(
     then: &str,
 ) -> Result<()> {
     fs::create_dir_all(ledger_of(server))?;
+    initialise(&ledger_of(server))?;
     let (ledger, jars) = (mount(server, LEDGER_EXPORT, LEDGER_MOUNT), jars()?);
     let own = [
         (START.to_owned(), start_script.to_owned()),

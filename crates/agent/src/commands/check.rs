@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::drivers::health_signal::peer::Peer;
+use recovery::drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use recovery::model::{Broker, BrokerId, Endpoint, Fact, HostName, LogTail, human};
-use recovery::ports::{Fence, Note, StepError, chain};
+use recovery::ports::{Fence, LedgerError, Note, StepError, chain};
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -159,9 +160,38 @@ async fn ledger(world: Arc<World>) -> Vec<Item> {
     let remedy =
         "without the ledger nothing is ever taken over: see that its storage is mounted and writable";
     vec![match world.ports.ledger.check().await {
-        Ok(note) => Item::ok("ledger", note.text),
+        Ok(note) => match carriers(&world, &note).await {
+            carriers if carriers.is_empty() => Item::ok("ledger", note.text),
+            carriers => {
+                let says = format!(
+                    "the guarded brokers {carriers} carry it: after a loss of power of all of them none could start, for guard \
+                     reads the ledger first"
+                );
+                let remedy = "move the topic to another cluster, or to brokers that are not guarded; or use `file` or `etcd`";
+                Item::fail("ledger", says, remedy)
+            }
+        },
+        // It says itself what to do.
+        Err(LedgerError::Distrusted { distrust, why }) => {
+            let more = format!("see docs/runbooks/holds-and-errors.md#{}", distrust.label());
+            Item::fail("ledger", why, &more)
+        }
         Err(error) => Item::fail("ledger", chain(&error), remedy),
     }]
+}
+
+/// The guarded brokers that carry the ledger itself, where that is a topic of their own cluster.
+async fn carriers(world: &World, note: &Note) -> String {
+    let (Some(cluster), Some(nodes)) = (note.details.get(IN_CLUSTER), note.details.get(ON_NODES)) else {
+        return String::new();
+    };
+    let own = |node: &&str| node.parse().is_ok_and(|id| world.topology.brokers.contains_key(&BrokerId(id)));
+    let own: Vec<&str> = nodes.split(',').filter(own).collect();
+    match world.ports.cluster.id().await {
+        Ok(ours) if ours != *cluster => String::new(),
+        // A cluster that does not tell its id may be this one.
+        _ => own.join(", "),
+    }
 }
 
 async fn kafka(world: Arc<World>) -> Vec<Item> {

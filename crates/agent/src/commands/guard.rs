@@ -8,8 +8,9 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use recovery::drivers::ledger::known::KnownLedger;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
-use recovery::model::{BrokerId, Epoch, HostName, LedgerStanding, Orders, Outcome};
+use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders, Outcome};
 use recovery::plan::Step;
 use recovery::ports::{Ledger, LedgerError, chain};
 use serde::Serialize;
@@ -48,13 +49,14 @@ pub(super) async fn run(
     start_of: Option<u64>,
 ) -> anyhow::Result<Exit> {
     let config = Small::load(&global.config)?;
+    let who = config.member(true);
     let (broker, host) = (BrokerId(broker), config.here);
     let Some(home) = config.homes.get(&broker) else {
         let why = format!("broker {broker} has no [[broker]] section in {}", global.config.display());
         return Err(UsageError(why).into());
     };
-    let ledger = config.ledger.open().map_err(|said| UsageError(said.join("; ")))?;
-    let (journals, orders) = read(ledger.as_ref(), broker, wait).await?;
+    let ledger = KnownLedger::new(config.ledger.open().map_err(|said| UsageError(said.join("; ")))?, who);
+    let (journals, orders) = read(&ledger, broker, wait).await?;
     let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
     let epoch = case.may_start(start_of.map(Epoch))?;
     print(&Report { broker, host, may_start: true, epoch }, global.output)?;
@@ -75,6 +77,14 @@ async fn read(
             Err(error) => error,
         };
         let why = chain(&error);
+        if let LedgerError::Distrusted { distrust, .. } = &error {
+            // A mount may come yet; a name or a home is not changed by waiting.
+            let refusal = Refusal::from(*distrust);
+            let settled = matches!(distrust, Distrust::NameTaken | Distrust::WrongHome);
+            if settled || begun.elapsed() + PAUSE > wait {
+                return Err(refusal.because(format!("Kafka of broker {broker} is not started: {why}")));
+            }
+        }
         // What is damaged is not mended by waiting.
         if begun.elapsed() + PAUSE > wait || matches!(error, LedgerError::Damaged { .. }) {
             return Err(Refusal::LedgerUnreadable.because(format!(

@@ -4,6 +4,7 @@ mod check;
 mod failover;
 mod guard;
 mod history;
+mod ledger;
 mod ontap;
 mod order;
 mod rejoin;
@@ -56,6 +57,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Guard { broker, wait, epoch } => {
             return block_on(guard::run(&cli.global, *broker, *wait, *epoch));
         }
+        Command::Ledger(command) => return block_on(ledger::run(&cli.global, command)),
         Command::Ontap(command) => return block_on(ontap::run(&cli.global, command)),
         _ => {}
     }
@@ -80,6 +82,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         | Command::StorageProbe(_)
         | Command::ConfigReference
         | Command::Guard { .. }
+        | Command::Ledger(_)
         | Command::Ontap(_) => Ok(Exit::Done),
     }
 }

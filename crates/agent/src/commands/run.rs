@@ -29,7 +29,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let metrics = Arc::new(Metrics::default());
     let events = Arc::new(Fanout(vec![Arc::new(LogSink::default()), metrics.clone()]));
-    let world = World::build(&config, events)?;
+    let world = World::of_the_agent(&config, events)?;
     let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
     let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
     let readable = http::pages(status.clone(), metrics.clone());

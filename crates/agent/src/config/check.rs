@@ -49,6 +49,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
     check.exports_cover(&brokers, &fences, agent.as_ref(), mode);
+    check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
     let canaries = check.canaries(policy.as_ref());
@@ -250,6 +251,25 @@ impl Check<'_> {
             self.driver("ledger", said);
         }
         Some(ledger)
+    }
+
+    /// A guarded broker that carries the ledger waits, after a loss of power, for the ledger that waits for it.
+    fn ledger_is_elsewhere(&mut self, ledger: Option<&LedgerConfig>, brokers: &Brokers) {
+        let Some(LedgerConfig::Kafka(ledger)) = ledger else { return };
+        let guarded = |endpoint: &Endpoint| brokers.brokers.values().find(|b| b.listener == *endpoint);
+        let own: Vec<BrokerId> =
+            ledger.bootstrap.iter().filter_map(guarded).map(|broker| broker.id).collect();
+        if own.is_empty() {
+            return;
+        }
+        let named = own.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let reason = format!(
+            "names broker {named}, which is guarded with this ledger: after a loss of power of all brokers none could start, \
+             for guard reads the ledger first, and that needs two of its replicas"
+        );
+        let remedy = "keep the topic in another cluster, or on brokers that are not guarded, and name those; or use the \
+                      driver `file` or `etcd`";
+        self.doc.problem("ledger.bootstrap", reason, remedy);
     }
 
     fn hosts(&mut self) -> (BTreeMap<HostName, Vec<FenceConfig>>, BTreeMap<HostName, Vec<String>>) {

@@ -64,9 +64,11 @@ fn mode(_: &mut schemars::SchemaGenerator) -> Schema {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawAgent {
-    /// This machine's name in the ledger. It must differ on every machine, and stay the same on this one.
+    /// This machine's name in the ledger. It must differ on every machine, and stay the same on this one. The first machine that
+    /// says a name has it; another one is refused (`name_taken`).
     pub(crate) host: String,
-    /// A local directory for small files: which Kafka was started here, its configuration, its output.
+    /// A local directory for small files: which machine this is (`instance`), which ledger it knows (`ledger.json`), which Kafka
+    /// was started here, its configuration, its output. Do not copy it to another machine.
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
     /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view` and
@@ -81,7 +83,7 @@ pub(crate) struct RawAgent {
     pub(crate) socket: Option<PathBuf>,
 }
 
-fn state_dir() -> PathBuf {
+pub(super) fn state_dir() -> PathBuf {
     "/var/lib/understudy".into()
 }
 

@@ -1,19 +1,23 @@
-//! What a broker host needs for `guard`: a small part of the same file. The rest may be there or not.
+//! What a broker host needs for `guard` and `ledger`: a small part of the same file. The rest may be there or not.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use recovery::drivers::ledger::LedgerConfig;
+use recovery::drivers::ledger::known::Member;
 use recovery::model::{BrokerId, HostName};
 
 use super::document::Document;
 use super::problem::{ConfigError, Problem};
+use super::raw;
 
-/// `[agent] host`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
+/// `[agent] host` and `state_dir`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
 #[derive(Debug, Clone)]
 pub struct Small {
     /// This host.
     pub here: HostName,
+    /// A local directory for small files: what this machine is, and which ledger it knows.
+    pub state_dir: PathBuf,
     /// The ledger.
     pub ledger: LedgerConfig,
     /// The brokers, each with the host that owns it until the ledger says otherwise.
@@ -21,6 +25,18 @@ pub struct Small {
 }
 
 impl Small {
+    /// This host as a user of the ledger. `joins`: whether it makes itself known there.
+    #[must_use]
+    pub fn member(&self, joins: bool) -> Member {
+        Member {
+            here: self.here.clone(),
+            state_dir: self.state_dir.clone(),
+            homes: self.homes.clone(),
+            place: self.ledger.place(),
+            joins,
+        }
+    }
+
     /// Reads the file.
     ///
     /// # Errors
@@ -43,6 +59,7 @@ impl Small {
             doc.problem("broker", "no broker is named", remedy);
         }
         let here: Option<String> = doc.read("agent.host");
+        let state_dir = if doc.has("agent.state_dir") { doc.read("agent.state_dir") } else { None };
         let ledger: Option<LedgerConfig> = doc.read("ledger");
         for said in ledger.as_ref().and_then(|ledger| ledger.open().err()).into_iter().flatten() {
             let (key, reason) = said.split_once(": ").unwrap_or(("", &said));
@@ -55,7 +72,8 @@ impl Small {
         }
         match (here, ledger, doc.into_problems()) {
             (Some(here), Some(ledger), problems) if problems.is_empty() => {
-                Ok(Self { here: HostName(here), ledger, homes })
+                let state_dir = state_dir.unwrap_or_else(raw::state_dir);
+                Ok(Self { here: HostName(here), state_dir, ledger, homes })
             }
             (_, _, problems) => Err(problems),
         }

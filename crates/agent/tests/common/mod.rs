@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use jiff::Timestamp;
+use recovery::drivers::ledger::known;
 use recovery::journal::{Claim, Direction, Entry};
 use recovery::model::{BrokerId, Cause, Epoch, HostName, Instruction, Order, Outcome};
 use recovery::plan::{Phase, Plan, Stage, Step};
@@ -40,6 +41,7 @@ impl Site {
         for name in ["ledger", "state", "logs"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
+        initialise(&dir.path().join("ledger"));
         // Port 0 cannot be used here: `status` must find the agent where the file says.
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let site = Self { dir, listen: free.to_string() };
@@ -131,6 +133,16 @@ pub(crate) fn said(output: Output) -> Said {
     }
 }
 
+/// Gives a directory the identity of a ledger.
+pub(crate) fn initialise(dir: &Path) {
+    let ledger = ledger(dir);
+    let made = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(known::init(&*ledger, &"kafka-1".into())).unwrap()
+    });
+    assert!(made.join().unwrap().1, "there is a ledger in {}", dir.display());
+}
+
 /// The file ledger of a site.
 pub(crate) fn ledger(dir: &Path) -> std::sync::Arc<dyn Ledger> {
     // A busy test machine is no dead storage.
@@ -201,6 +213,7 @@ impl Written {
             by: self.to.into(),
             cause: *cause,
             succeeds: *succeeds,
+            instance: None,
             plan: self.plan(),
         };
         ledger.claim(&claim).await.unwrap();

@@ -248,6 +248,9 @@ impl Case<'_> {
         if self.standing.is_some() {
             return None;
         }
+        if let Some((distrust, why)) = &self.seen.distrusted {
+            return Some(HoldReason::LedgerDistrusted { distrust: *distrust, why: why.clone() });
+        }
         let damaged = self.seen.ledger.as_ref().and_then(|ledger| ledger.damaged.get(&self.broker));
         Some(match damaged {
             Some(why) => HoldReason::LedgerDamaged { why: why.clone() },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BrokerId, Epoch, HostName, human};
+use crate::model::{BrokerId, Distrust, Epoch, HostName, human};
 
 /// Why a dead-looking broker is not taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,13 @@ pub enum HoldReason {
     /// The broker's journal cannot be understood.
     LedgerDamaged {
         /// Where, and what is wrong.
+        why: String,
+    },
+    /// A ledger answers, and this agent must not use it.
+    LedgerDistrusted {
+        /// The kind.
+        distrust: Distrust,
+        /// What was expected, what was found where, and what to do.
         why: String,
     },
     /// Several brokers went together: that is a rack, a network or the storage, not a host.
@@ -159,6 +166,7 @@ impl HoldReason {
             Self::PeerSeesIt { .. } => "peer_sees_it",
             Self::LedgerUnreachable => "ledger_unreachable",
             Self::LedgerDamaged { .. } => "ledger_damaged",
+            Self::LedgerDistrusted { distrust, .. } => distrust.label(),
             Self::MassFailure { .. } => "mass_failure",
             Self::StorageStalled { .. } => "storage_stalled",
             Self::HostCarries { .. } => "host_carries",
@@ -196,6 +204,7 @@ impl HoldReason {
             | Self::LoneObserver { .. }
             | Self::LedgerUnreachable
             | Self::LedgerDamaged { .. }
+            | Self::LedgerDistrusted { .. }
             | Self::MassFailure { .. }
             | Self::StorageStalled { .. }
             | Self::HostCarries { .. }
@@ -249,6 +258,7 @@ impl fmt::Display for HoldReason {
             Self::NoFence { host } => {
                 write!(f, "no fence is configured for {host}, which may be writing to the log dirs")
             }
+            Self::LedgerDistrusted { why, .. } => write!(f, "{why}"),
             Self::Observing => write!(f, "mode is observe: would have acted"),
             Self::AwaitingApproval => {
                 write!(f, "mode is approve: run `understudy approve` to let it be taken over")

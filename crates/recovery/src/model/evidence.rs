@@ -82,6 +82,13 @@ pub enum Fact {
         /// Its process.
         process: LocalProcess,
     },
+    /// A ledger answers, and this agent must not use it: nothing in it counts.
+    Distrusted {
+        /// The kind.
+        distrust: Distrust,
+        /// What was expected, what was found where, and what to do.
+        why: String,
+    },
     /// The signal looked and could not see.
     Blind {
         /// Why, as an error chain.
@@ -128,6 +135,36 @@ pub struct QuorumView {
     pub leader_epoch: i32,
     /// Age of each node's last fetch, by the controller's own clock.
     pub silence: BTreeMap<BrokerId, Duration>,
+}
+
+/// Why a ledger that answers is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distrust {
+    /// Nobody ever initialised it: an empty directory, or a new topic.
+    LedgerUnknown,
+    /// It is not the ledger that this host has used before.
+    LedgerForeign,
+    /// Another machine is registered under this host's name.
+    NameTaken,
+    /// A broker's home is registered as another host than the configuration says.
+    WrongHome,
+}
+
+impl Distrust {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::LedgerUnknown, Self::LedgerForeign, Self::NameTaken, Self::WrongHome];
+
+    /// The metric label, and the heading in the runbook.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::LedgerUnknown => "ledger_unknown",
+            Self::LedgerForeign => "ledger_foreign",
+            Self::NameTaken => "name_taken",
+            Self::WrongHome => "wrong_home",
+        }
+    }
 }
 
 /// One reading of the whole ledger.

@@ -16,8 +16,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use evidence::{
-    CanaryOutcome, Candidate, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId, PeerSaw,
-    PeerView, ProbeOutcome, QuorumView, VolumeUse,
+    CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId,
+    PeerSaw, PeerView, ProbeOutcome, QuorumView, VolumeUse,
 };
 pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};

@@ -7,7 +7,7 @@ use super::{Crash, World};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
-use crate::ports::{Ledger, LedgerError, Note};
+use crate::ports::{Cell, Ledger, LedgerError, Note};
 
 impl World {
     /// Whether this write reaches the ledger, and whether the agent lives to learn of it.
@@ -135,6 +135,27 @@ impl Ledger for World {
         let mut orders = truth.orders.clone();
         orders.0.sort_by_key(|order| order.at);
         Ok(orders)
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        let truth = self.truth();
+        if truth.ledger_down {
+            return Err(unavailable("read: it is down"));
+        }
+        Ok(truth.cells.get(name).cloned())
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        let mut truth = self.truth();
+        if truth.ledger_down {
+            return Err(unavailable("write: it is down"));
+        }
+        let newest = truth.cells.get(name).cloned();
+        if cell.version == newest.as_ref().map_or(0, |newest| newest.version) + 1 {
+            truth.cells.insert(name.to_owned(), cell.clone());
+            return Ok(cell.clone());
+        }
+        newest.ok_or_else(|| unavailable("write: version 1 is due"))
     }
 
     async fn check(&self) -> Result<Note, LedgerError> {

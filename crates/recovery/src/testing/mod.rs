@@ -109,6 +109,8 @@ pub struct Truth {
     pub(crate) remembered: Vec<(BrokerId, Event)>,
     /// The order book.
     pub orders: Orders,
+    /// The ledger's cells, by name.
+    pub cells: BTreeMap<String, crate::ports::Cell>,
     pub(crate) locked: BTreeSet<BrokerId>,
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use recovery::decide::{Decision, decide};
 use recovery::model::{
-    Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, EpochState, Evidence, Fact, HostName,
-    Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, Order, Orders, Outcome,
-    PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
+    Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, Distrust, EpochState, Evidence, Fact,
+    HostName, Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, Order, Orders,
+    Outcome, PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -47,6 +47,7 @@ pub(crate) struct Stage {
     /// Brokers whose claimant writes heartbeats.
     at_work: BTreeSet<BrokerId>,
     ledger_up: bool,
+    distrusted: Option<Distrust>,
     metadata_up: bool,
     /// Whether this host's link is down: nobody is seen, no peer and no ledger either.
     link_down: bool,
@@ -86,6 +87,7 @@ impl Default for Stage {
             standings: brokers.iter().map(|id| (*id, home(id))).collect(),
             at_work: BTreeSet::new(),
             ledger_up: true,
+            distrusted: None,
             metadata_up: true,
             link_down: false,
             candidates: BTreeMap::new(),
@@ -109,7 +111,11 @@ impl Stage {
             "plan" => return self.plan(broker(&mut words)),
             "mode" => self.policy.mode = mode(words.next().expect("which mode")),
             "policy" => self.set_policy(&mut words),
-            "ledger" => self.ledger_up = words.next() == Some("up"),
+            "ledger" => {
+                let word = words.next().expect("up, down, or why it is distrusted");
+                self.ledger_up = word == "up";
+                self.distrusted = Distrust::ALL.into_iter().find(|kind| kind.label() == word);
+            }
             "metadata" => self.metadata_up = words.next() == Some("up"),
             "cut-off" => self.cut_off(),
             "link" => self.link_down = words.next() == Some("down"),
@@ -368,6 +374,9 @@ impl Stage {
         if self.ledger_up && !self.link_down {
             let (brokers, orders) = (self.standings.clone(), Arc::new(Orders(self.orders.clone())));
             facts.push(Fact::Ledger(LedgerReading { brokers, orders, ..LedgerReading::default() }));
+        }
+        if let Some(distrust) = self.distrusted {
+            facts.push(Fact::Distrusted { distrust, why: format!("because of {}", distrust.label()) });
         }
         let heard = self.candidates.iter().filter(|_| !self.link_down);
         facts.extend(heard.map(|(host, candidate)| Fact::Peer(self.view(host, candidate))));

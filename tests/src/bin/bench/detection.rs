@@ -160,6 +160,7 @@ fn watchers(lab: &Lab, scenario: &Scenario) -> Result<Vec<Watcher>> {
         let host = lab.host(&format!("watcher-{number}"), &format!("10.77.0.{}", 40 + number))?;
         standby::equip(lab, &scenario.cluster, &host, Storage::Bind)?;
         std::fs::create_dir_all(host.local().join("ledger"))?;
+        standby::initialise(&host.local().join("ledger"))?;
         hosts.push(host);
     }
     let mut watchers = Vec::new();

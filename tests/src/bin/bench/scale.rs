@@ -73,7 +73,7 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     let hollow = Hollow::start(lab, HollowSpec { brokers, partitions, per_topic: 100 })?;
     let host = lab.host("watcher", "10.77.0.31")?;
     hollow.reach_from(&host)?;
-    host.mount(Storage::Bind, &lab.kept("ledger")?, "/srv/ledger")?;
+    host.mount(Storage::Bind, &e2e::standby::ledger_dir(lab)?, "/srv/ledger")?;
     let agent = lab.agent(&host, &config(lab, &hollow)?)?;
     agent.wait_ready(Duration::from_secs(60))?;
     all_seen(&hollow, &agent, brokers)?;

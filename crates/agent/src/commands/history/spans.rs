@@ -115,8 +115,14 @@ pub(super) mod tests {
             ],
             predicted: None,
         };
-        let claim =
-            Claim { at: at(2000), by: "standby-1".into(), cause: Cause::Automatic, succeeds: None, plan };
+        let claim = Claim {
+            at: at(2000),
+            by: "standby-1".into(),
+            cause: Cause::Automatic,
+            succeeds: None,
+            instance: None,
+            plan,
+        };
         let direction = Direction::Forward;
         let started = |step| Entry::Started { step, direction };
         let done = |step| Entry::Done { step, direction, note: Note::new("done") };

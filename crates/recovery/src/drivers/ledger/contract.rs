@@ -11,12 +11,13 @@ use jiff::Timestamp;
 use tokio::sync::Barrier;
 use tokio::time::{Instant, sleep};
 
+use super::known::{identity, init};
 use crate::decide::{Decision, HoldReason};
 use crate::event::{Event, What};
 use crate::journal::{Claim, Direction, Entry, EpochJournal};
 use crate::model::{BrokerId, Cause, Epoch, HostName, Instruction, Order, Orders, Outcome, Succession};
 use crate::plan::{Phase, Plan, Stage, Step};
-use crate::ports::{Ledger, LedgerError, Note};
+use crate::ports::{Cell, Ledger, LedgerError, Note};
 
 /// How often claimants race: enough that a driver which looks before it writes loses at least once.
 const ROUNDS: u64 = 40;
@@ -41,6 +42,8 @@ pub async fn contract(make: impl Fn() -> Arc<dyn Ledger>) {
     appends_of_two_processes_keep_order(&make).await;
     decisions_are_remembered(&*make(), &*make()).await;
     orders_are_kept(&*make(), &*make()).await;
+    a_cell_is_written_by_one_of_many(&make).await;
+    an_identity_is_made_once(&make).await;
     make().check().await.expect("a ledger that works passes its check");
 }
 
@@ -59,7 +62,7 @@ pub fn claim(broker: i32, epoch: u64, host: &str) -> Claim {
         stages: vec![Stage { phase: Phase::Prepare, steps }],
         predicted: None,
     };
-    Claim { at, by: host.into(), cause: Cause::Automatic, succeeds: None, plan }
+    Claim { at, by: host.into(), cause: Cause::Automatic, succeeds: None, instance: None, plan }
 }
 
 /// The end of a takeover.
@@ -213,6 +216,59 @@ async fn orders_are_kept(ours: &dyn Ledger, theirs: &dyn Ledger) {
     for ledger in [ours, theirs] {
         assert_eq!(ledger.orders().await.unwrap().0, given);
     }
+}
+
+fn cell(version: u64, text: &str) -> Cell {
+    Cell { version, text: text.to_owned() }
+}
+
+async fn a_cell_is_written_by_one_of_many(make: &impl Fn() -> Arc<dyn Ledger>) {
+    let name = "host-kafka.1";
+    assert_eq!(make().cell(name).await.unwrap(), None);
+    assert!(make().set_cell(name, &cell(2, "early")).await.is_err(), "version 1 is due");
+    for version in 1..=ROUNDS / 4 {
+        let start = Arc::new(Barrier::new(RIVALS));
+        let rivals: Vec<_> = (0..RIVALS)
+            .map(|n| {
+                let (ledger, start, ours) =
+                    (make(), Arc::clone(&start), cell(version, &format!("{{\"n\":{n}}}")));
+                tokio::spawn(async move {
+                    start.wait().await;
+                    (ledger.set_cell(name, &ours).await.unwrap(), ours)
+                })
+            })
+            .collect();
+        let (mut won, mut stand) = (0, Vec::new());
+        for rival in rivals {
+            let (stands, ours) = rival.await.unwrap();
+            won += usize::from(stands == ours);
+            stand.push(stands);
+        }
+        assert_eq!(won, 1, "version {version}: {stand:?}");
+        assert!(stand.iter().all(|other| *other == stand[0]), "all are told who won: {stand:?}");
+        assert_eq!(make().cell(name).await.unwrap(), Some(stand[0].clone()));
+    }
+    let newest = make().cell(name).await.unwrap().unwrap();
+    assert_eq!(make().set_cell(name, &cell(1, "late")).await.unwrap(), newest, "the late one is told");
+    assert_eq!(make().cell("host-kafka").await.unwrap(), None, "another cell");
+}
+
+async fn an_identity_is_made_once(make: &impl Fn() -> Arc<dyn Ledger>) {
+    assert_eq!(identity(&*make()).await.unwrap(), None, "a ledger with epochs and no identity has none");
+    let start = Arc::new(Barrier::new(2));
+    let rivals = ["a", "b"].map(|host| {
+        let (ledger, start) = (make(), Arc::clone(&start));
+        tokio::spawn(async move {
+            start.wait().await;
+            init(&*ledger, &host.into()).await.unwrap()
+        })
+    });
+    let [one, two] = rivals;
+    let ((one, made_one), (two, made_two)) = (one.await.unwrap(), two.await.unwrap());
+    assert_eq!(one, two, "both are told the same");
+    assert!(made_one != made_two, "one of them made it");
+    assert_eq!(identity(&*make()).await.unwrap(), Some(one.clone()));
+    assert_eq!(init(&*make(), &"c".into()).await.unwrap(), (one, false));
 }
 
 async fn epochs_come_one_by_one(ledger: &dyn Ledger) {

@@ -7,6 +7,7 @@ pub mod etcd;
 pub mod faults;
 pub mod file;
 pub mod kafka;
+pub mod known;
 
 use std::sync::Arc;
 
@@ -23,11 +24,21 @@ pub enum LedgerConfig {
     File(file::FileLedgerConfig),
     /// An etcd cluster.
     Etcd(etcd::EtcdLedgerConfig),
-    /// A topic of the cluster that is healed.
+    /// A topic of a Kafka cluster, on brokers that are not guarded themselves.
     Kafka(kafka::KafkaLedgerConfig),
 }
 
 impl LedgerConfig {
+    /// Where it is, for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Self::File(config) => config.dir.display().to_string(),
+            Self::Etcd(config) => format!("etcd {}, prefix {}", config.endpoints.join(", "), config.prefix),
+            Self::Kafka(config) => format!("topic {}", config.topic),
+        }
+    }
+
     /// The ledger that is configured. Touches nothing yet.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! broker-<id>/epoch-<n>/<seq>               the records of one append, from <seq> on; 0 is the claim
 //! broker-<id>/claimant-<n>                  is there while the claimant of epoch n works: under a lease
 //! broker-<id>/decisions/<host>/<n>          what <host> decided
+//! cells/<name>                              which ledger it is, who has a host's name, where a broker's home is
 //! orders/<host>/<n>                         what people on <host> told all agents, and what its agent answered
 //! ```
 //!
@@ -95,6 +96,10 @@ impl Keys {
 
     pub(super) fn orders_of(&self, host: &HostName) -> String {
         format!("{}{}/", self.orders(), host_in_a_name(&host.0))
+    }
+
+    pub(super) fn cell(&self, name: &str) -> String {
+        format!("{}cells/{}", self.prefix, host_in_a_name(name))
     }
 
     pub(super) fn probe(&self, name: &str) -> String {

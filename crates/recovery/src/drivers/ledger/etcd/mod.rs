@@ -36,7 +36,7 @@ use crate::drivers::fence::OptionValue;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
-use crate::ports::{BoxError, Ledger, LedgerError, Note};
+use crate::ports::{BoxError, Cell, Ledger, LedgerError, Note};
 
 /// Decisions that are kept of each host about each broker.
 const DECISIONS_KEPT: u64 = 1000;
@@ -384,6 +384,32 @@ impl EtcdLedger {
         Ok(kvs.iter().map(understand).collect::<Result<_, _>>()?)
     }
 
+    /// A cell, and its key's revision, which a write compares.
+    async fn read_cell(&self, name: &str) -> Result<(Option<Cell>, Number), Stop> {
+        let (kv, _) = self.gateway.get(&self.keys.cell(name)).await?;
+        let token = kv.as_ref().map_or(Number(0), |kv| kv.mod_revision);
+        Ok((kv.as_ref().map(understand).transpose()?, token))
+    }
+
+    async fn write_cell(&self, name: &str, cell: &Cell) -> Result<Cell, Stop> {
+        let key = self.keys.cell(name);
+        loop {
+            let (newest, token) = self.read_cell(name).await?;
+            let due = newest.as_ref().map_or(0, |newest| newest.version) + 1;
+            if let Some(newest) = newest.filter(|_| cell.version != due) {
+                return Ok(newest);
+            }
+            if cell.version != due {
+                let action = format!("write version {} of {name}", cell.version);
+                return Err(unavailable(action, format!("version {due} is due")).into());
+            }
+            let change = vec![Change::put(&key, &json(cell)?)];
+            if self.commit(vec![Compare::written_at(&key, token)], change).await? {
+                return Ok(cell.clone());
+            }
+        }
+    }
+
     async fn probe(&self) -> Result<Note, Stop> {
         let begun = Instant::now();
         let name = format!("{}-{}", std::process::id(), Timestamp::now().as_nanosecond());
@@ -525,6 +551,14 @@ impl Ledger for EtcdLedger {
         let mut orders: Vec<Order> = self.within("read the order book".to_owned(), self.values(&dir)).await?;
         orders.sort_by_key(|order| order.at);
         Ok(Orders(orders))
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.within(format!("read {name}"), async { Ok(self.read_cell(name).await?.0) }).await
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        self.within(format!("write {name}"), self.write_cell(name, cell)).await
     }
 
     async fn check(&self) -> Result<Note, LedgerError> {

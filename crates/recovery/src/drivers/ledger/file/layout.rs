@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <dir>/format                                  the version of this layout
+//! <dir>/cell-<name>.<version>                   which ledger it is, who has a host's name, where a broker's home is
 //! <dir>/orders-<host>.journal                   what people on <host> told all agents, and what its agent answered
 //! <dir>/broker-<id>/epoch-<n>.journal           one takeover, the claim first
 //! <dir>/broker-<id>/decisions-<host>.journal    what <host> decided, newest; .1.journal: what went before

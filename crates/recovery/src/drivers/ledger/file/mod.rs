@@ -4,6 +4,7 @@
 //! exclusive on the server. The name appears with the claim already in it and on stable storage. See
 //! `layout.rs` for the files and `record.rs` for a line.
 
+mod cells;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
 mod journal;
@@ -32,7 +33,7 @@ use crate::drivers::off_path::off_path;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
-use crate::ports::{Ledger, LedgerError, Note};
+use crate::ports::{Cell, Ledger, LedgerError, Note};
 
 /// Decisions beyond this many bytes make a host begin a new file. The one before is kept, older ones are not.
 const DECISIONS_LIMIT: usize = 1 << 20;
@@ -162,6 +163,16 @@ impl Ledger for FileLedger {
 
     async fn orders(&self) -> Result<Orders, LedgerError> {
         self.run("read the order book".to_owned(), orders).await
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        let cell = name.to_owned();
+        self.run(format!("read {name}"), move |root| cells::read(root, &cell)).await
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        let (of, cell, deadline) = (name.to_owned(), cell.clone(), Instant::now() + self.timeout);
+        self.run(format!("write {name}"), move |root| cells::write(root, &of, &cell, deadline)).await
     }
 
     async fn check(&self) -> Result<Note, LedgerError> {
@@ -346,7 +357,8 @@ fn check(root: &Root) -> Result<Note, LedgerError> {
     let space =
         rustix::fs::statvfs(dir).map_err(|error| failed("ask for the free space of", dir)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let state = if has_ledger { "a ledger of format 1" } else { "no ledger yet; the first claim begins one" };
+    let state =
+        if has_ledger { "a ledger of format 1" } else { "no ledger yet: run `understudy ledger init`" };
     let mut text = format!(
         "{}: written, linked and read back in {} ms, {} MiB free; {state}",
         dir.display(),

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::record::{PROBE, Proposal, Scope, What};
+use super::record::{CELL, PROBE, Proposal, Scope, What};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
-use crate::ports::LedgerError;
+use crate::ports::{Cell, LedgerError};
 
 /// How many decisions of each host are kept for each broker.
 pub(super) const DECISIONS: u32 = 256;
@@ -27,6 +27,7 @@ pub(super) struct Book {
     /// By broker, host and slot, with the offset.
     decisions: BTreeMap<(BrokerId, HostName, u32), (i64, Event)>,
     orders: Vec<Order>,
+    cells: BTreeMap<String, Cell>,
     /// What is not understood, by key, until somebody removes it.
     damage: BTreeMap<String, (Scope, LedgerError)>,
     /// The proposals read last, and whether they count: for whoever made them.
@@ -49,6 +50,7 @@ impl Book {
             epochs: BTreeMap::new(),
             decisions: BTreeMap::new(),
             orders: Vec::new(),
+            cells: BTreeMap::new(),
             damage: BTreeMap::new(),
             verdicts: VecDeque::new(),
         }
@@ -63,7 +65,7 @@ impl Book {
             self.damage.remove(&key);
             return;
         };
-        if key.starts_with(PROBE) {
+        if key.starts_with(PROBE) && !key.starts_with(CELL) {
             return;
         }
         let taken = Proposal::decode(&key, value).and_then(|proposal| {
@@ -94,6 +96,16 @@ impl Book {
                 self.decisions.insert((broker, event.host.clone(), slot), (offset, *event));
             }
             What::Order(order) => self.orders.push(order),
+            What::Cell { name, cell } => {
+                let due = self.cells.get(&name).map_or(0, |newest| newest.version) + 1;
+                if cell.version > due {
+                    return Err(format!("version {due} of {name} is missing before it"));
+                }
+                if cell.version < due {
+                    return Ok(false);
+                }
+                self.cells.insert(name, cell);
+            }
         }
         Ok(true)
     }
@@ -183,6 +195,12 @@ impl Book {
         let mut orders = self.orders.clone();
         orders.sort_by_key(|order| order.at);
         Ok(Orders(orders))
+    }
+
+    /// What a cell holds.
+    pub(super) fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.sound(Scope::Everything)?;
+        Ok(self.cells.get(name).cloned())
     }
 
     /// The slot that comes after the one `host` used last: by offset, so that a new process goes on where the

@@ -1,6 +1,6 @@
 //! The topic as librdkafka sees it: read to its end, write one record, ask how it is set up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -188,7 +188,9 @@ impl Reader {
             .fetch_metadata(Some(&self.topic), left(deadline))
             .map_err(|error| unavailable(action(), error))?;
         let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
-        Ok(found.filter(|topic| topic.error().is_none()).map(MetadataSeen::of))
+        let found = found.filter(|topic| topic.error().is_none());
+        let cluster = consumer.client().fetch_cluster_id(left(deadline));
+        Ok(found.map(|topic| MetadataSeen::of(topic, cluster)))
     }
 }
 
@@ -197,12 +199,23 @@ pub(super) struct MetadataSeen {
     pub(super) partitions: usize,
     /// Of the partition with the fewest.
     pub(super) replicas: usize,
+    /// Node ids of the brokers that carry them.
+    pub(super) nodes: BTreeSet<i32>,
+    /// The id of the cluster, where it tells.
+    pub(super) cluster: Option<String>,
 }
 
 impl MetadataSeen {
-    fn of(topic: &MetadataTopic) -> Self {
+    fn of(topic: &MetadataTopic, cluster: Option<String>) -> Self {
+        let nodes =
+            topic.partitions().iter().flat_map(|partition| partition.replicas().iter().copied()).collect();
         let replicas = topic.partitions().iter().map(|partition| partition.replicas().len());
-        Self { partitions: topic.partitions().len(), replicas: replicas.min().unwrap_or_default() }
+        Self {
+            partitions: topic.partitions().len(),
+            replicas: replicas.min().unwrap_or_default(),
+            nodes,
+            cluster,
+        }
     }
 }
 

@@ -1,4 +1,10 @@
-//! A topic of the cluster that is healed: its replicas are the quorum, and no further service is needed.
+//! A topic of a Kafka cluster: its replicas are the quorum, and no further service is needed.
+//!
+//! Its replicas must not be on brokers that are guarded with this ledger. After a loss of power of all of them nobody could
+//! start again: `guard` lets a broker start by the ledger's word, a word that counts takes a write, a write takes two
+//! replicas in sync, and those are the brokers that wait for `guard`. No rule lets one of them start first: that its host
+//! was the owner in the last state that it saw does not say that nobody has claimed since, while two replicas were
+//! still up and this host was not. The configuration and `check` refuse that.
 //!
 //! The topic has one partition, and the order of its records is the compare-and-set. Whoever wants an epoch
 //! writes a *proposal*, reads the topic up to it, and learns there whether another one came first. Everybody
@@ -38,12 +44,20 @@ use crate::drivers::fence::OptionValue;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Endpoint, Epoch, HostName, Order, Orders};
-use crate::ports::{Ledger, LedgerError, Note};
+use crate::ports::{Cell, Ledger, LedgerError, Note};
+
+/// In what `check` finds: the node ids of the brokers with the topic's replicas, separated by commas.
+pub const ON_NODES: &str = "on_nodes";
+
+/// In what `check` finds: the id of the cluster that has the topic.
+pub const IN_CLUSTER: &str = "in_cluster";
 
 /// Between two looks for a record that was written and is not seen yet.
 const SEEN_POLL: Duration = Duration::from_millis(10);
 
-/// A ledger in a topic of the cluster that is healed. Needs three brokers or more. Make the topic once, before the
+/// A ledger in a topic of a Kafka cluster with three brokers or more, none of which is guarded with this ledger: after a loss of
+/// power of all of them nobody could read who may start. So name another cluster, or keep the topic on brokers of the same
+/// one that have no `[[broker]]` section on any host and no `guard` before their start (`kafka-reassign-partitions.sh`). Make the topic once, before the
 /// first agent starts (nothing else makes it, so that a misspelt name is no second ledger):
 ///
 /// `kafka-topics.sh --bootstrap-server HOST:PORT --create --topic _understudy_ledger --partitions 1
@@ -334,6 +348,32 @@ impl Ledger for KafkaLedger {
         self.read(self.deadline()).await?.book.orders()
     }
 
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.read(self.deadline()).await?.book.cell(name)
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        let (deadline, action) = (self.deadline(), format!("write {name}"));
+        // The instance that writes is in the proposal's id by its process alone: whoever it is, the text says.
+        let host = HostName::from("cell");
+        loop {
+            let newest = self.read(deadline).await?.book.cell(name)?;
+            let due = newest.as_ref().map_or(0, |newest| newest.version) + 1;
+            match newest {
+                Some(newest) if cell.version != due => return Ok(newest),
+                None if cell.version != due => {
+                    return Err(unavailable(action, format!("version {due} is due")));
+                }
+                _ => {}
+            }
+            let what = What::Cell { name: name.to_owned(), cell: cell.clone() };
+            if self.propose(&action, &host, what, deadline).await? {
+                return Ok(cell.clone());
+            }
+            // Somebody was faster: the book says who.
+        }
+    }
+
     async fn check(&self) -> Result<Note, LedgerError> {
         let (deadline, topic) = (self.deadline(), &self.config.topic);
         drop(self.read(deadline).await?);
@@ -341,6 +381,8 @@ impl Ledger for KafkaLedger {
         let Some(seen) = seen else {
             return Err(unavailable(format!("find topic {topic}"), format!("make it: {}", creation(topic))));
         };
+        let nodes: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
+        let cluster = seen.cluster.clone().unwrap_or_default();
         let seen = client::described(&client::settings(&self.config).await?, topic, seen, deadline).await?;
         let problems = seen.problems();
         if !problems.is_empty() {
@@ -350,7 +392,8 @@ impl Ledger for KafkaLedger {
         self.probe(deadline).await?;
         let took = begun.elapsed().as_millis();
         let text = format!("topic {topic}: {} replicas, written and read back in {took} ms", seen.replicas);
-        Ok(Note::new(text).with("probe_ms", took).with("replicas", seen.replicas))
+        let note = Note::new(text).with("probe_ms", took).with("replicas", seen.replicas);
+        Ok(note.with(ON_NODES, nodes.join(",")).with(IN_CLUSTER, cluster))
     }
 }
 

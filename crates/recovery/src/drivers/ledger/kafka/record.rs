@@ -4,6 +4,7 @@
 //! epoch/<broker>/<epoch>/<id>        a claim, or what is added to an epoch's journal at once
 //! decision/<broker>/<host>/<slot>    a decision; the slots are a ring, so that compaction keeps the newest
 //! order/<id>                         an entry of the order book
+//! probe/cell/<name>/<version>/<id>   the next version of a cell
 //! ```
 //!
 //! The value is JSON: `{"v": 1, "id": "…", "what": {…}}`.
@@ -17,11 +18,14 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 use crate::journal::Record;
 use crate::model::{BrokerId, Epoch, HostName, Order};
+use crate::ports::Cell;
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 1;
 /// What a key begins with that carries nothing: `check` writes there.
 pub(super) const PROBE: &str = "probe/";
+/// What the key of a cell begins with. It is below [`PROBE`], so that an agent older than cells passes over it.
+pub(super) const CELL: &str = "probe/cell/";
 
 /// What one record proposes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +37,8 @@ pub(super) enum What {
     Decision { broker: BrokerId, slot: u32, event: Box<Event> },
     /// An order.
     Order(Order),
+    /// The next version of a cell.
+    Cell { name: String, cell: Cell },
 }
 
 /// A record's content.
@@ -65,6 +71,7 @@ impl Proposal {
             What::Records { broker, epoch, .. } => format!("epoch/{broker}/{epoch}/{}", self.id),
             What::Decision { broker, slot, event } => format!("decision/{broker}/{}/{slot}", event.host),
             What::Order(_) => format!("order/{}", self.id),
+            What::Cell { name, cell } => format!("{CELL}{name}/{}/{}", cell.version, self.id),
         }
     }
 

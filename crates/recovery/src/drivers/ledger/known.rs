@@ -1,0 +1,477 @@
+//! A ledger that is known, to an agent that is known to it.
+//!
+//! That a place answers does not make it the ledger: a directory whose mount is missing answers too, and is empty. So a
+//! ledger has an identity, which is written once (`understudy ledger init`), and every host keeps the one that it has used
+//! first in its state directory. And that an agent says a host's name does not make it that host: a copied configuration
+//! says it as well. So a host is its name *and* an instance, which is made once in its state directory; the first instance
+//! that says a name has it.
+//!
+//! Every call asks for both first, at most once in [`TRUSTED_FOR`]. What does not fit is refused as
+//! [`LedgerError::Distrusted`], reads and writes alike.
+
+mod local;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use self::local::{Local, Met, random_id};
+use crate::event::Event;
+use crate::journal::{Claim, Entry, EpochJournal, Record};
+use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
+use crate::ports::{Cell, Ledger, LedgerError, Note, chain};
+
+/// For how long what was found is not asked for again.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+
+/// The same, of the homes: they change by a person's word only.
+const HOMES_TRUSTED_FOR: Duration = Duration::from_secs(10);
+
+const IDENTITY: &str = "identity";
+
+/// Which ledger it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Random, and never written again.
+    pub id: String,
+    /// The version of what is in the ledger.
+    pub format: u32,
+    /// When it was made.
+    pub at: Timestamp,
+    /// The host on which it was made.
+    pub by: HostName,
+}
+
+/// Who has a host's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameHolder {
+    /// The instance, from its state directory.
+    pub instance: String,
+    /// Since when.
+    pub at: Timestamp,
+}
+
+/// Where a broker's home is: written by the host itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeHolder {
+    /// The host.
+    pub home: HostName,
+    /// Since when.
+    pub at: Timestamp,
+}
+
+/// The identity of a ledger; `None` if it was never initialised.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn identity(ledger: &dyn Ledger) -> Result<Option<Identity>, LedgerError> {
+    read(ledger, IDENTITY).await
+}
+
+/// Gives a ledger an identity unless it has one. Returns the one that it has, and whether it was made here.
+///
+/// # Errors
+/// When it cannot be read or written.
+pub async fn init(ledger: &dyn Ledger, by: &HostName) -> Result<(Identity, bool), LedgerError> {
+    let id = random_id().map_err(|error| unavailable("make an identity", error))?;
+    let ours = Identity { id, format: 1, at: Timestamp::now(), by: by.clone() };
+    let stands: Identity = first(ledger, IDENTITY, &ours).await?;
+    let made = stands == ours;
+    Ok((stands, made))
+}
+
+/// Who has a host's name; `None` if nobody said it yet.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn name_holder(ledger: &dyn Ledger, host: &HostName) -> Result<Option<NameHolder>, LedgerError> {
+    read(ledger, &name_cell(host)).await
+}
+
+/// The machine that said a host's name last without having it; `None` if none ever did.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn rival(ledger: &dyn Ledger, host: &HostName) -> Result<Option<NameHolder>, LedgerError> {
+    read(ledger, &rival_cell(host)).await
+}
+
+/// The home of a broker, as its host itself has registered it; `None` if none has.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn home_holder(ledger: &dyn Ledger, broker: BrokerId) -> Result<Option<HomeHolder>, LedgerError> {
+    read(ledger, &home_cell(broker)).await
+}
+
+/// Gives a host's name to `instance`, whoever had it. For a person who knows that the other machine is gone.
+///
+/// # Errors
+/// When it cannot be written.
+pub async fn give_name(ledger: &dyn Ledger, host: &HostName, instance: &str) -> Result<(), LedgerError> {
+    let holder = NameHolder { instance: instance.to_owned(), at: Timestamp::now() };
+    write_next(ledger, &name_cell(host), &holder).await
+}
+
+/// Registers another home of a broker, whoever was registered. For a person.
+///
+/// # Errors
+/// When it cannot be written.
+pub async fn give_home(ledger: &dyn Ledger, broker: BrokerId, home: &HostName) -> Result<(), LedgerError> {
+    let holder = HomeHolder { home: home.clone(), at: Timestamp::now() };
+    write_next(ledger, &home_cell(broker), &holder).await
+}
+
+fn name_cell(host: &HostName) -> String {
+    format!("host-{host}")
+}
+
+fn rival_cell(host: &HostName) -> String {
+    format!("rival-{host}")
+}
+
+fn home_cell(broker: BrokerId) -> String {
+    format!("home-{broker}")
+}
+
+async fn read<T: DeserializeOwned>(ledger: &dyn Ledger, name: &str) -> Result<Option<T>, LedgerError> {
+    ledger.cell(name).await?.map(|cell| parse(name, &cell)).transpose()
+}
+
+fn parse<T: DeserializeOwned>(name: &str, cell: &Cell) -> Result<T, LedgerError> {
+    serde_json::from_str(&cell.text).map_err(|error| LedgerError::Damaged {
+        place: format!("{name}, version {}", cell.version),
+        why: format!("it is not understood ({error}): if a newer understudy wrote it, upgrade this host"),
+    })
+}
+
+fn cell<T: Serialize>(version: u64, value: &T) -> Result<Cell, LedgerError> {
+    let text = serde_json::to_string(value).map_err(|error| unavailable("write a cell as JSON", error))?;
+    Ok(Cell { version, text })
+}
+
+/// Writes the first version, or reads what is there.
+async fn first<T>(ledger: &dyn Ledger, name: &str, value: &T) -> Result<T, LedgerError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    parse(name, &ledger.set_cell(name, &cell(1, value)?).await?)
+}
+
+/// Writes the version after the newest.
+async fn write_next<T: Serialize>(ledger: &dyn Ledger, name: &str, value: &T) -> Result<(), LedgerError> {
+    let newest = ledger.cell(name).await?.map_or(0, |newest| newest.version);
+    let ours = cell(newest + 1, value)?;
+    if ledger.set_cell(name, &ours).await? == ours {
+        return Ok(());
+    }
+    Err(unavailable(&format!("write {name}"), "somebody else did so at the same moment: look, and try again"))
+}
+
+fn unavailable(action: &str, source: impl Into<crate::ports::BoxError>) -> LedgerError {
+    LedgerError::Unavailable { action: action.to_owned(), source: source.into() }
+}
+
+/// Who uses a ledger.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The host's name.
+    pub here: HostName,
+    /// Where it keeps what it is and what it has seen.
+    pub state_dir: PathBuf,
+    /// The home of every broker in its configuration.
+    pub homes: BTreeMap<BrokerId, HostName>,
+    /// Where the ledger is, for people.
+    pub place: String,
+    /// Whether it makes itself known, and keeps what it meets: agents and `guard` do, commands that only look do not.
+    pub joins: bool,
+}
+
+/// A ledger that is asked who it is before anything else.
+pub struct KnownLedger {
+    inner: Arc<dyn Ledger>,
+    who: Member,
+    local: Local,
+    trusted: Mutex<Trusted>,
+}
+
+/// When what was last found to be right.
+#[derive(Debug, Default, Clone, Copy)]
+struct Trusted {
+    all: Option<Instant>,
+    joined: bool,
+    homes: Option<Instant>,
+    /// Whether it was told that another machine says this host's name.
+    told: bool,
+}
+
+impl KnownLedger {
+    /// `inner`, for `who`. Touches nothing yet.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Ledger>, who: Member) -> Self {
+        let local = Local::new(who.state_dir.clone());
+        Self { inner, who, local, trusted: Mutex::default() }
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, Trusted> {
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a ledger that is not the one, and an agent that is not the one. `joins`: whether this host may make itself
+    /// known.
+    async fn ask(&self, joins: bool) -> Result<(), LedgerError> {
+        let begun = Instant::now();
+        let trusted = *self.trusted();
+        let fresh = |at: Option<Instant>, within| at.is_some_and(|at: Instant| at.elapsed() < within);
+        if fresh(trusted.all, TRUSTED_FOR) && (trusted.joined || !joins) {
+            return Ok(());
+        }
+        self.trusted().all = None;
+        self.ledger(joins).await?;
+        self.name(joins).await?;
+        if !fresh(trusted.homes, HOMES_TRUSTED_FOR) || (joins && !trusted.joined) {
+            self.homes(joins).await?;
+            self.trusted().homes = Some(begun);
+        }
+        let mut trusted = self.trusted();
+        trusted.all = Some(begun);
+        trusted.joined |= joins;
+        Ok(())
+    }
+
+    async fn ledger(&self, joins: bool) -> Result<(), LedgerError> {
+        let place = &self.who.place;
+        // Who only looks may not be allowed to read this host's own files.
+        let met = if joins { self.local.met()? } else { self.local.met().unwrap_or_default() };
+        let distrusted = |distrust, why| Err(LedgerError::Distrusted { distrust, why });
+        match (identity(self.inner.as_ref()).await?, met) {
+            (Some(found), Some(met)) if found.id == met.id => Ok(()),
+            (Some(found), None) if joins => self.local.meet(&found, place),
+            (Some(_), None) => Ok(()),
+            (Some(found), Some(met)) => {
+                let why = format!(
+                    "{place} holds ledger {} (made {:.0} on {}), and this host knows ledger {} (since {:.0}): is the \
+                     right storage mounted there? If the ledger was replaced on purpose, run `understudy ledger adopt` here",
+                    found.id, found.at, found.by, met.id, met.since
+                );
+                distrusted(Distrust::LedgerForeign, why)
+            }
+            (None, Some(met)) => {
+                let why = format!(
+                    "{place} holds no ledger, and this host knows ledger {} (since {:.0}): is its storage mounted? \
+                     Nothing is done until it is there",
+                    met.id, met.since
+                );
+                distrusted(Distrust::LedgerUnknown, why)
+            }
+            (None, None) => {
+                let why = format!(
+                    "{place} holds no ledger: if it was never initialised, run `understudy ledger init` once for the \
+                     whole cluster; if it was, its storage is not mounted here"
+                );
+                distrusted(Distrust::LedgerUnknown, why)
+            }
+        }
+    }
+
+    async fn name(&self, joins: bool) -> Result<(), LedgerError> {
+        let here = &self.who.here;
+        let ours = if joins {
+            Some(self.local.ensure_instance()?)
+        } else {
+            self.local.instance().unwrap_or_default()
+        };
+        let holder = name_holder(self.inner.as_ref(), here).await?;
+        let holder = match (holder, &ours) {
+            (None, Some(instance)) if joins => {
+                let holder = NameHolder { instance: instance.clone(), at: Timestamp::now() };
+                first(self.inner.as_ref(), &name_cell(here), &holder).await?
+            }
+            (None, _) => return Ok(()),
+            (Some(holder), _) => holder,
+        };
+        match ours {
+            Some(ours) if ours == holder.instance => self.look_for_rivals(&holder).await,
+            // Without a state directory it cannot be known whether this is the one.
+            None => Ok(()),
+            Some(ours) => {
+                if joins {
+                    self.tell_the_holder(&ours).await?;
+                }
+                let why = format!(
+                    "another machine has the name {here} in the ledger (instance {}, since {:.0}; this is instance {ours}): \
+                     give each machine its own `agent.host`. If that machine is gone for good and this one replaces it, \
+                     run `understudy ledger adopt` here",
+                    holder.instance, holder.at
+                );
+                Err(LedgerError::Distrusted { distrust: Distrust::NameTaken, why })
+            }
+        }
+    }
+
+    /// Writes down, once, that this machine says a name that another one has.
+    async fn tell_the_holder(&self, ours: &str) -> Result<(), LedgerError> {
+        let known = rival(self.inner.as_ref(), &self.who.here).await?;
+        if known.is_some_and(|known| known.instance == ours) {
+            return Ok(());
+        }
+        let us = NameHolder { instance: ours.to_owned(), at: Timestamp::now() };
+        write_next(self.inner.as_ref(), &rival_cell(&self.who.here), &us).await
+    }
+
+    /// Tells that another machine says this host's name. It is refused, so nothing else is done about it.
+    async fn look_for_rivals(&self, holder: &NameHolder) -> Result<(), LedgerError> {
+        if self.trusted().told {
+            return Ok(());
+        }
+        if let Some(why) = self.rivalry(holder).await? {
+            tracing::warn!(host = %self.who.here, "{why}");
+            self.trusted().told = true;
+        }
+        Ok(())
+    }
+
+    async fn rivalry(&self, holder: &NameHolder) -> Result<Option<String>, LedgerError> {
+        let rival = rival(self.inner.as_ref(), &self.who.here).await?;
+        let rival = rival.filter(|rival| rival.instance != holder.instance && rival.at > holder.at);
+        Ok(rival.map(|rival| {
+            format!(
+                "another machine uses this host's name, {} (instance {}, {:.0}); it is refused. Give it its own `agent.host`",
+                self.who.here, rival.instance, rival.at
+            )
+        }))
+    }
+
+    async fn homes(&self, joins: bool) -> Result<(), LedgerError> {
+        for (broker, home) in &self.who.homes {
+            let ledger = self.inner.as_ref();
+            let holder = match home_holder(ledger, *broker).await? {
+                None if joins && *home == self.who.here => {
+                    let ours = HomeHolder { home: home.clone(), at: Timestamp::now() };
+                    Some(first(ledger, &home_cell(*broker), &ours).await?)
+                }
+                holder => holder,
+            };
+            if let Some(holder) = holder.filter(|holder| holder.home != *home) {
+                let why = format!(
+                    "the configuration says that the home of broker {broker} is {home}, and {} is registered as it (since \
+                     {:.0}): correct `home`. If the broker was moved, run `understudy ledger adopt` on its home",
+                    holder.home, holder.at
+                );
+                return Err(LedgerError::Distrusted { distrust: Distrust::WrongHome, why });
+            }
+        }
+        Ok(())
+    }
+
+    /// An epoch that was claimed under this host's name by another machine is somebody else's.
+    fn seen(&self, mut journal: EpochJournal) -> Result<EpochJournal, LedgerError> {
+        if journal.claim.by != self.who.here {
+            return Ok(journal);
+        }
+        let ours = self.local.instance().unwrap_or_default();
+        if let Some(other) = journal.claim.instance.as_ref().filter(|other| Some(*other) != ours.as_ref()) {
+            let short = other.get(..8).unwrap_or(other);
+            journal.claim.by = HostName(format!("{} (instance {short})", self.who.here));
+        }
+        Ok(journal)
+    }
+}
+
+#[async_trait]
+impl Ledger for KnownLedger {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    async fn sync(&self) -> Result<(), LedgerError> {
+        self.inner.sync().await?;
+        self.ask(self.who.joins).await
+    }
+
+    async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.latest(broker).await?.map(|journal| self.seen(journal)).transpose()
+    }
+
+    async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.all(broker).await?.into_iter().map(|journal| self.seen(journal)).collect()
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError> {
+        self.ask(true).await?;
+        let claim = Claim { instance: self.local.instance()?, ..claim.clone() };
+        self.inner.claim(&claim).await
+    }
+
+    async fn append(
+        &self,
+        broker: BrokerId,
+        epoch: Epoch,
+        at: Timestamp,
+        by: &HostName,
+        entries: &[Entry],
+    ) -> Result<Vec<Record>, LedgerError> {
+        self.ask(true).await?;
+        self.inner.append(broker, epoch, at, by, entries).await
+    }
+
+    async fn remember(&self, broker: BrokerId, event: &Event) -> Result<(), LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.remember(broker, event).await
+    }
+
+    async fn remembered(&self, broker: BrokerId) -> Result<Vec<Event>, LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.remembered(broker).await
+    }
+
+    async fn order(&self, order: &Order) -> Result<(), LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.order(order).await
+    }
+
+    async fn orders(&self) -> Result<Orders, LedgerError> {
+        self.ask(self.who.joins).await?;
+        self.inner.orders().await
+    }
+
+    async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
+        self.inner.cell(name).await
+    }
+
+    async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
+        self.inner.set_cell(name, cell).await
+    }
+
+    async fn check(&self) -> Result<Note, LedgerError> {
+        self.ask(self.who.joins).await?;
+        let mut note = self.inner.check().await?;
+        if let Some(identity) = identity(self.inner.as_ref()).await? {
+            note.text
+                .push_str(&format!("; ledger {}, made {:.0} on {}", identity.id, identity.at, identity.by));
+            note = note.with("ledger", identity.id);
+        }
+        if let Some(holder) = name_holder(self.inner.as_ref(), &self.who.here).await?
+            && let Some(why) = self.rivalry(&holder).await?
+        {
+            note.text.push_str(&format!("; WARNING: {why}"));
+        }
+        Ok(note)
+    }
+}
+
+/// What is said of a local file that cannot be used.
+fn local_error(verb: &str, path: &std::path::Path, error: &std::io::Error) -> LedgerError {
+    let why = format!("{}; see that `agent.state_dir` is this host's own, and writable", chain(error));
+    unavailable(&format!("{verb} {}", path.display()), why)
+}
