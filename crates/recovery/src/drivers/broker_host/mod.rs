@@ -7,10 +7,14 @@ mod problem;
 mod proc;
 pub mod process;
 mod render;
+mod right;
+mod rivals;
 mod site;
 pub mod systemd;
 mod user;
 mod verify;
+
+pub use right::{Right, RightError};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
