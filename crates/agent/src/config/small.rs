@@ -1,19 +1,22 @@
 //! What a broker host needs for `guard`: a small part of the same file. The rest may be there or not.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use recovery::drivers::ledger::LedgerConfig;
 use recovery::model::{BrokerId, HostName};
 
 use super::document::Document;
 use super::problem::{ConfigError, Problem};
+use super::raw;
 
-/// `[agent] host`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
+/// `[agent] host` and `state_dir`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
 #[derive(Debug, Clone)]
 pub struct Small {
     /// This host.
     pub here: HostName,
+    /// Where the agent of this host keeps its own, and where the brokers' rights are.
+    pub state_dir: PathBuf,
     /// The ledger.
     pub ledger: LedgerConfig,
     /// The brokers, each with the host that owns it until the ledger says otherwise.
@@ -43,6 +46,8 @@ impl Small {
             doc.problem("broker", "no broker is named", remedy);
         }
         let here: Option<String> = doc.read("agent.host");
+        let state_dir =
+            if doc.has("agent.state_dir") { doc.read("agent.state_dir") } else { Some(raw::state_dir()) };
         let ledger: Option<LedgerConfig> = doc.read("ledger");
         for said in ledger.as_ref().and_then(|ledger| ledger.open().err()).into_iter().flatten() {
             let (key, reason) = said.split_once(": ").unwrap_or(("", &said));
@@ -53,11 +58,11 @@ impl Small {
             let (id, home) = (doc.read(&format!("broker[{i}].id")), doc.read(&format!("broker[{i}].home")));
             homes.extend(id.map(BrokerId).zip(home.map(HostName)));
         }
-        match (here, ledger, doc.into_problems()) {
-            (Some(here), Some(ledger), problems) if problems.is_empty() => {
-                Ok(Self { here: HostName(here), ledger, homes })
+        match (here, state_dir, ledger, doc.into_problems()) {
+            (Some(here), Some(state_dir), Some(ledger), problems) if problems.is_empty() => {
+                Ok(Self { here: HostName(here), state_dir, ledger, homes })
             }
-            (_, _, problems) => Err(problems),
+            (.., problems) => Err(problems),
         }
     }
 }

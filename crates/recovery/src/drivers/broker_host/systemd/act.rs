@@ -38,8 +38,7 @@ struct Others {
 impl Others {
     /// Every process that works on the broker's log dirs or is about to, or was started as this broker by any driver.
     fn of(common: &Common, broker: BrokerId) -> Result<Self, Problem> {
-        let mut found: Vec<String> =
-            common.users(broker)?.into_iter().map(|holder| holder.text).collect();
+        let mut found: Vec<String> = common.users(broker)?.into_iter().map(|holder| holder.text).collect();
         for marked in common.marker(broker).find()? {
             found.push(format!("{} (started for epoch {})", marked.id.pid, marked.epoch));
         }
