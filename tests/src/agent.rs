@@ -151,7 +151,8 @@ impl Agent {
         self.host.within_network(|| http::get(address, path, limit))
     }
 
-    fn command(&self, arguments: &[&str]) -> Result<Vec<String>> {
+    /// Program and arguments of a command of the agent, with its configuration.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Result<Vec<String>> {
         let text = |path: &Path| path.to_str().map(str::to_owned).context("a path that is not UTF-8");
         let mut command = vec![text(&self.binary)?, "--config".to_owned(), text(&self.config)?];
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));

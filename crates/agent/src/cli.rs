@@ -119,6 +119,16 @@ pub enum Command {
         /// The takeover that this start is part of; its agent says so in the unit's environment
         #[arg(long, value_name = "N", env = "UNDERSTUDY_EPOCH")]
         epoch: Option<u64>,
+        /// Become COMMAND if Kafka may start: it then holds the broker's right on this host for as long as it lives, so that no
+        /// second one can be started here. A refusal ends with 125
+        #[arg(long, requires = "command")]
+        exec: bool,
+        /// The user that COMMAND runs as
+        #[arg(long, value_name = "USER", requires = "exec")]
+        user: Option<String>,
+        /// What starts Kafka in the foreground, such as `/opt/kafka/bin/kafka-server-start.sh FILE`
+        #[arg(last = true, requires = "exec", value_name = "COMMAND")]
+        command: Vec<String>,
     },
     /// Bring this host back as a standby after it was fenced: checks, asks, LIFTS ITS FENCE
     Rejoin {

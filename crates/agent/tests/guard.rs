@@ -56,6 +56,42 @@ async fn only_the_owner_may_start() {
     assert!(said.err.contains("belongs to standby-1") && said.err.contains("understudy rejoin"), "{said:?}");
 }
 
+/// `guard --exec` on a host, whose agent keeps its own in `state`.
+fn exec(site: &Site, host: &str, command: &[&str]) -> std::process::Command {
+    let path = small(site, host);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let state = format!("[agent]\nstate_dir = \"{}\"\n", site.path("state").display());
+    std::fs::write(&path, text.replacen("[agent]\n", &state, 1)).unwrap();
+    let guard = ["guard", "--broker", "1", "--wait", "0s", "--exec", "--"];
+    site.command_with(&path, &[&guard, command].concat())
+}
+
+#[tokio::test]
+async fn guard_becomes_kafka_and_holds_the_right_for_as_long_as_that_lives() {
+    let site = Site::new();
+    let book = ledger(&site.path("ledger"));
+    let mut kafka = exec(&site, "kafka-1", &["sh", "-c", "echo up; read end; exit 7"]);
+    let mut kafka =
+        kafka.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(kafka.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "up\n");
+    let second = common::said(exec(&site, "kafka-1", &["echo", "started"]).output().unwrap());
+    assert_eq!((second.code, second.out.as_str()), (Some(125), ""), "{second:?}");
+    assert!(second.err.contains(&format!("held by {} (sh)", kafka.id())), "{second:?}");
+    // Its exit code is Kafka's own, and the right is free again.
+    drop(kafka.stdin.take());
+    assert_eq!(kafka.wait().unwrap().code(), Some(7));
+    let third = common::said(exec(&site, "kafka-1", &["echo", "started"]).output().unwrap());
+    assert_eq!((third.code, third.out.as_str()), (Some(0), "started\n"), "{third:?}");
+
+    Written::new(1, "kafka-1", "standby-1").write(book.as_ref(), Until::Claimed).await;
+    let refused = common::said(exec(&site, "kafka-1", &["echo", "started"]).output().unwrap());
+    assert_eq!((refused.code, refused.out.as_str()), (Some(125), ""), "{refused:?}");
+    assert!(refused.err.contains("is at work on broker 1"), "{refused:?}");
+}
+
 #[tokio::test]
 async fn an_open_takeover_keeps_kafka_off_everywhere() {
     let site = Site::new();

@@ -83,6 +83,7 @@ impl<'a> Context<'a> {
             Step::ResetClients { broker } => port(&ports.addresses, *broker, step)?.reset_clients().await,
             Step::StartBroker { broker } => {
                 let proofs = self.proofs(step)?;
+                let proofs = self.look_here_again(*broker, proofs).await?;
                 ports.broker_host.start(*broker, epoch, &proofs).await
             }
             Step::AwaitIsr { broker } => self.await_isr(*broker).await,
@@ -130,6 +131,22 @@ impl<'a> Context<'a> {
             None if proofs.is_empty() => Err(refused("the plan has no proof in it".to_owned())),
             None => Ok(proofs),
         }
+    }
+
+    /// That nothing of the broker runs on this host was seen some steps ago, and whoever starts Kafka here may have done so since. So
+    /// that proof is made anew, right before the start.
+    async fn look_here_again(
+        &self,
+        broker: BrokerId,
+        mut proofs: Vec<Proof>,
+    ) -> Result<Vec<Proof>, StepError> {
+        let here = &self.plan.to;
+        if proofs.iter().any(|proof| proof.host == *here) {
+            let again = self.ports.broker_host.prove_stopped(broker, self.plan.epoch).await?;
+            proofs.retain(|proof| proof.host != *here);
+            proofs.push(again);
+        }
+        Ok(proofs)
     }
 
     /// Waits for the old owner's word in the ledger.

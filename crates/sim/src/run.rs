@@ -230,6 +230,7 @@ impl Run {
             stale_after: seconds(3),
             claim_silent_after: seconds(15),
             restart_after: Duration::from_millis(500),
+            boot_patience: Duration::from_secs(30),
             restart_tries: 2,
             restart_window: seconds(600),
             takeovers_per_broker: 3,

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -146,6 +147,31 @@ impl Node {
     pub fn start_if_guard_allows(&self, guard: &Agent) -> Result<Result<Arc<Process>, Output>> {
         let said = guard.cli(&["guard", "--broker", &self.id.to_string()])?;
         if said.code == 0 { self.start().map(Ok) } else { Ok(Err(said)) }
+    }
+
+    /// Starts it on its home host as its unit there would, `guard` becoming Kafka. It may refuse: then the process ends.
+    ///
+    /// # Errors
+    /// When the guard cannot be run.
+    pub fn start_by_guard(&self, guard: &Agent) -> Result<Arc<Process>> {
+        self.home()?.spawn(&format!("kafka-{}", self.id), &self.guarded(guard)?)
+    }
+
+    /// Starts it on its home host as [`Node::start_by_guard`] does, and again `pause` after each of its ends.
+    ///
+    /// # Errors
+    /// When the supervisor cannot be run.
+    pub fn supervise(&self, guard: &Agent, pause: Duration) -> Result<Arc<Process>> {
+        let again = format!("while :; do \"$@\"; sleep {}; done", pause.as_secs_f64());
+        let mut command = ["/bin/sh", "-c", &again, "supervisor"].map(str::to_owned).to_vec();
+        command.extend(self.guarded(guard)?);
+        self.home()?.spawn(&format!("supervisor-{}", self.id), &command)
+    }
+
+    fn guarded(&self, guard: &Agent) -> Result<Vec<String>> {
+        let mut command = guard.command(&["guard", "--broker", &self.id.to_string(), "--exec", "--"])?;
+        command.extend(self.command.iter().cloned());
+        Ok(command)
     }
 
     /// Starts it, as it is, on another host that has its log dir and its address.

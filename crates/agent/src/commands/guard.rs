@@ -3,6 +3,9 @@
 //! Whatever it cannot prove is a no. While a takeover is under way there is one yes: where the agent of this host starts a
 //! unit with this condition, for the very epoch that is open, after it has written down that it does, which is after
 //! every proof. That start is known by the epoch in the unit's environment, which only the agent puts there.
+//!
+//! As a mere condition it says what is so *now*: between its yes and Kafka's first open file there is time for a second start. With
+//! `--exec` it becomes Kafka, and holds the broker's right on this host from before its look at the ledger on.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,6 +45,8 @@ impl fmt::Display for Report {
     }
 }
 
+pub(super) mod exec;
+
 pub(super) async fn run(
     global: &Global,
     broker: i32,
@@ -49,6 +54,18 @@ pub(super) async fn run(
     start_of: Option<u64>,
 ) -> anyhow::Result<Exit> {
     let config = Small::load(&global.config)?;
+    print(&ask(global, config, broker, wait, start_of).await?, global.output)?;
+    Ok(Exit::Done)
+}
+
+/// The yes, or the refusal as an error.
+async fn ask(
+    global: &Global,
+    config: Small,
+    broker: i32,
+    wait: Duration,
+    start_of: Option<u64>,
+) -> anyhow::Result<Report> {
     let who = config.member(true);
     let (broker, host) = (BrokerId(broker), config.here);
     let Some(home) = config.homes.get(&broker) else {
@@ -59,8 +76,7 @@ pub(super) async fn run(
     let (journals, orders) = read(&ledger, broker, wait).await?;
     let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
     let epoch = case.may_start(start_of.map(Epoch))?;
-    print(&Report { broker, host, may_start: true, epoch }, global.output)?;
-    Ok(Exit::Done)
+    Ok(Report { broker, host, may_start: true, epoch })
 }
 
 /// Reads until it works or `wait` is over.

@@ -54,8 +54,12 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             return Ok(output::print(&config::reference(), cli.global.output).map(|()| Exit::Done)?);
         }
         // A broker host has no more of a configuration than this needs.
-        Command::Guard { broker, wait, epoch } => {
+        Command::Guard { broker, wait, epoch, exec: false, .. } => {
             return block_on(guard::run(&cli.global, *broker, *wait, *epoch));
+        }
+        Command::Guard { broker, wait, epoch, user, command, .. } => {
+            let start = guard::exec::Start { command: command.clone(), user: user.clone() };
+            return guard::exec::run(&cli.global, *broker, *wait, *epoch, start);
         }
         Command::Ledger(command) => return block_on(ledger::run(&cli.global, command)),
         Command::Ontap(command) => return block_on(ontap::run(&cli.global, command)),

@@ -228,6 +228,7 @@ impl Check<'_> {
             stale_after: raw.stale_after,
             claim_silent_after: raw.claim_silent_after,
             restart_after: raw.restart_after,
+            boot_patience: raw.boot_patience,
             restart_tries: raw.restart_tries,
             restart_window: raw.restart_window,
             takeovers_per_broker: raw.takeovers_per_broker,

@@ -137,6 +137,12 @@ pub(crate) struct RawPolicy {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) restart_after: Duration,
+    /// A broker of this host that has not answered since this agent began may be booting, and is not taken for one that ended: whoever
+    /// else starts it here, such as its unit, has this long. Longer than a boot takes until Kafka is executed, and shorter than
+    /// `process_down_after`, by which others take the broker over.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub(crate) boot_patience: Duration,
     /// How many restarts in place within `restart_window` before other standbys take the broker over.
     pub(crate) restart_tries: usize,
     /// The window of `restart_tries`.
@@ -170,6 +176,7 @@ impl Default for RawPolicy {
             stale_after: Duration::from_secs(3),
             claim_silent_after: Duration::from_secs(15),
             restart_after: Duration::from_millis(500),
+            boot_patience: Duration::from_secs(30),
             restart_tries: 2,
             restart_window: Duration::from_secs(600),
             takeovers_per_broker: 3,

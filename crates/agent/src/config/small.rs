@@ -16,7 +16,7 @@ use super::raw;
 pub struct Small {
     /// This host.
     pub here: HostName,
-    /// A local directory for small files: what this machine is, and which ledger it knows.
+    /// Where the agent of this host keeps its own: what this machine is, which ledger it knows, and the brokers' rights.
     pub state_dir: PathBuf,
     /// The ledger.
     pub ledger: LedgerConfig,
@@ -59,7 +59,8 @@ impl Small {
             doc.problem("broker", "no broker is named", remedy);
         }
         let here: Option<String> = doc.read("agent.host");
-        let state_dir = if doc.has("agent.state_dir") { doc.read("agent.state_dir") } else { None };
+        let state_dir =
+            if doc.has("agent.state_dir") { doc.read("agent.state_dir") } else { Some(raw::state_dir()) };
         let ledger: Option<LedgerConfig> = doc.read("ledger");
         for said in ledger.as_ref().and_then(|ledger| ledger.open().err()).into_iter().flatten() {
             let (key, reason) = said.split_once(": ").unwrap_or(("", &said));
@@ -70,12 +71,11 @@ impl Small {
             let (id, home) = (doc.read(&format!("broker[{i}].id")), doc.read(&format!("broker[{i}].home")));
             homes.extend(id.map(BrokerId).zip(home.map(HostName)));
         }
-        match (here, ledger, doc.into_problems()) {
-            (Some(here), Some(ledger), problems) if problems.is_empty() => {
-                let state_dir = state_dir.unwrap_or_else(raw::state_dir);
+        match (here, state_dir, ledger, doc.into_problems()) {
+            (Some(here), Some(state_dir), Some(ledger), problems) if problems.is_empty() => {
                 Ok(Self { here: HostName(here), state_dir, ledger, homes })
             }
-            (_, _, problems) => Err(problems),
+            (.., problems) => Err(problems),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
-use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome};
+use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome, human};
 use crate::observe::ProbeSeen;
 
 impl Case<'_> {
@@ -24,6 +24,9 @@ impl Case<'_> {
             let clue = format!("it {}, and its process does not run here", probe.outcome.word());
             return Decision::Suspect { clue };
         }
+        if let Some(clue) = self.may_be_booting(probe) {
+            return Decision::Suspect { clue };
+        }
         if self.restarts() >= self.policy.restart_tries {
             return self.leave_to_others("ended again after every restart in place");
         }
@@ -33,6 +36,17 @@ impl Case<'_> {
         } else {
             Decision::Hold { reasons }
         }
+    }
+
+    /// What has not been seen well since this agent began did not end before its eyes: whoever starts Kafka on this host may be about
+    /// to, as at every boot. One that was seen to run and to end is not waited for.
+    fn may_be_booting(&self, probe: &ProbeSeen) -> Option<String> {
+        let looked = probe.not_answering.unwrap_or_default();
+        let unseen = probe.last_answer.is_none() && !self.here.crashed && self.silent_claim().is_none();
+        (unseen && looked < self.policy.boot_patience).then(|| {
+            let (word, patience) = (probe.outcome.word(), human(self.policy.boot_patience));
+            format!("it {word}, and this agent has not seen it well yet; it may be booting here, for up to {patience}")
+        })
     }
 
     /// Its process is alive, or was not seen: it is starting, it hangs, or the way to its listener is broken.

@@ -200,6 +200,7 @@ impl World {
             stale_after: Duration::from_secs(3),
             claim_silent_after: Duration::from_secs(15),
             restart_after: Duration::from_millis(500),
+            boot_patience: Duration::from_secs(30),
             restart_tries: 2,
             restart_window: Duration::from_secs(600),
             takeovers_per_broker: 3,

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::problem::Problem;
-use super::proc::Marker;
+use super::proc::{Holder, Marker};
 use super::render::{RECOVERY_THREADS, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
-use super::{BrokerIdentity, check, verify};
+use super::{BrokerIdentity, check, rivals, verify};
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{Note, Proof};
@@ -117,6 +117,7 @@ impl Common {
     }
 
     pub(super) fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, Problem> {
+        self.refuse_if_in_use(broker)?;
         verify::verify(broker, &self.broker(broker)?.log_dirs, cluster_id, self.user.as_ref())
     }
 
@@ -153,9 +154,29 @@ impl Common {
         )))
     }
 
-    /// Refuses while somebody here works on the broker's log dirs, whoever started it.
+    /// Everybody here who works on the broker's log dirs or is about to, whoever started it.
+    pub(super) fn users(&self, broker: BrokerId) -> Result<Vec<Holder>, Problem> {
+        let broker = self.broker(broker)?;
+        let mut found = verify::holders(&broker.log_dirs)?;
+        for rival in rivals::rivals(broker)? {
+            if found.iter().all(|holder| holder.id != rival.id) {
+                found.push(rival);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Refuses while somebody here works on the broker's log dirs or is about to: Kafka's own lock would stop a second one too
+    /// late.
     pub(super) fn refuse_if_in_use(&self, broker: BrokerId) -> Result<(), Problem> {
-        verify::refuse_if_in_use(broker, &self.broker(broker)?.log_dirs)
+        let users = self.users(broker)?;
+        if users.is_empty() {
+            return Ok(());
+        }
+        let users = verify::in_words(&users);
+        Err(Problem::Refused(format!(
+            "a process on this host works on the log dirs of broker {broker}, or is about to: {users}; stop it first"
+        )))
     }
 }
 

@@ -7,11 +7,15 @@ mod problem;
 mod proc;
 pub mod process;
 mod render;
+mod right;
+mod rivals;
 mod site;
 pub mod systemd;
 mod telling;
 mod user;
 mod verify;
+
+pub use right::{Right, RightError};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

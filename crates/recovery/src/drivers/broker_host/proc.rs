@@ -36,7 +36,7 @@ impl Stat {
     ///
     /// The first thread may be a zombie while another hangs in a write to a dead server, and that write may
     /// still happen: only a zombie without other threads is gone.
-    fn is_alive(self) -> bool {
+    pub(super) fn is_alive(self) -> bool {
         !matches!(self.state, 'Z' | 'X') || self.threads > 1
     }
 }

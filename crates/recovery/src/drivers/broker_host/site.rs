@@ -8,8 +8,9 @@
 //! | `start.lock` | held by an agent while it starts or stops Kafka |
 //! | `process.json` | the last Kafka started here |
 //! | `kafka.out` | its standard output and error |
-//! | `alive.lock` | held by Kafka itself, and by every child of it, for as long as they live |
+//! | `alive.lock` | the broker's right on this host: held by Kafka itself, and by every child of it, for as long as they live |
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -23,7 +24,7 @@ use rustix::process::Gid;
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
-use super::proc::ProcessId;
+use super::proc::{self, Holder, ProcessId};
 use super::telling::telling;
 use crate::model::{BrokerId, Epoch};
 
@@ -145,6 +146,20 @@ impl Site {
         // Shared, so that two who look at the same time do not take each other for Kafka.
         let lock = lock(&self.alive_path(), FlockOperation::NonBlockingLockShared, Duration::ZERO)?;
         Ok(lock.is_none())
+    }
+
+    /// Who has the right, as far as it can be seen. This reads the open files of every process.
+    pub(super) fn holders(&self) -> Result<Vec<Holder>, Problem> {
+        let path = self.alive_path();
+        proc::holders(&BTreeSet::from([path.canonicalize().unwrap_or(path)]), &[])
+    }
+
+    /// The same in words.
+    pub(super) fn holder_in_words(&self) -> String {
+        match &self.holders().unwrap_or_default()[..] {
+            [] => format!("a process that `fuser -v {}` shows", self.alive_path().display()),
+            all => all.iter().map(|holder| holder.text.as_str()).collect::<Vec<_>>().join("; "),
+        }
     }
 
     /// The lock file that Kafka holds.

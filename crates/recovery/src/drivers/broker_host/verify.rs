@@ -27,7 +27,6 @@ pub(super) fn verify(
     cluster_id: Option<&str>,
     user: Option<&User>,
 ) -> Result<Note, Problem> {
-    refuse_if_in_use(broker, log_dirs)?;
     as_user(user, || {
         let found = identify(broker, log_dirs, cluster_id).map_err(Problem::Refused)?;
         log_dirs.iter().try_for_each(|dir| probe(dir))?;
@@ -151,18 +150,6 @@ fn directory_ids(found: &BTreeMap<&Path, MetaProperties>) -> Vec<String> {
         }
     }
     wrong
-}
-
-/// A process on this host that works on a log dir: Kafka's own lock would stop a second one too late.
-pub(super) fn refuse_if_in_use(broker: BrokerId, log_dirs: &[PathBuf]) -> Result<(), Problem> {
-    let holders = holders(log_dirs)?;
-    if holders.is_empty() {
-        return Ok(());
-    }
-    Err(Problem::Refused(format!(
-        "a process on this host works on the log dirs of broker {broker}: {}; stop it first",
-        in_words(&holders)
-    )))
 }
 
 /// Every process on this host that works on one of `log_dirs`.

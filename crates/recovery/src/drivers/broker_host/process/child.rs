@@ -97,9 +97,10 @@ impl Inner {
         site: &Site,
         archive: Option<&Path>,
     ) -> Result<Note, Problem> {
-        // Since the log dirs were verified, somebody else may have started it: a unit, or a person.
-        self.common.refuse_if_in_use(broker)?;
+        // The right first, and then the look: whoever else starts Kafka by it cannot begin in between.
         let Some(alive) = site.lock_alive(PATIENCE)? else { return Err(hidden(broker, site)) };
+        // Since the proof was made, somebody else may have started it: a unit, or a person.
+        self.common.refuse_if_in_use(broker)?;
         let path = site.output();
         let output = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
         let output = output.map_err(Problem::io(format!("opening {}", path.display())))?;
@@ -178,6 +179,11 @@ impl Inner {
 
     pub(super) fn state(&self, broker: BrokerId) -> Result<ProcessState, Problem> {
         let site = self.common.site(broker);
+        if matches!(self.find(broker, &site)?, Found::Hidden)
+            && let Some(id) = self.stranger(broker, &site)?
+        {
+            return Ok(ProcessState::Running { pid: id.pid });
+        }
         match self.find_settled(broker, &site)? {
             Found::Running(running) => return Ok(ProcessState::Running { pid: running.id.pid }),
             Found::Hidden => return Err(hidden(broker, &site)),
@@ -238,6 +244,8 @@ impl Inner {
             let running = match self.find(broker, &site)? {
                 Found::Nothing => break,
                 Found::Running(running) => Some(running.id),
+                // Somebody else started it, by the right as this agent does: it is for them to stop.
+                Found::Hidden if asked.is_empty() && !self.others(broker)?.is_empty() => break,
                 Found::Hidden => None,
             };
             // A wrapper may end before the Kafka it started, which is then found and asked in turn.
@@ -337,9 +345,10 @@ fn still_there(running: Option<ProcessId>, site: &Site) -> String {
 
 fn hidden(broker: BrokerId, site: &Site) -> Problem {
     Problem::Refused(format!(
-        "a process that was started as broker {broker} still holds {path}, and it does not carry our marker: find \
-         it with `fuser -v {path}` and stop it",
-        path = site.alive_path().display()
+        "a process on this host has the right to run broker {broker} ({}), and this agent did not start it: {}; stop it \
+         as it was started",
+        site.alive_path().display(),
+        site.holder_in_words()
     ))
 }
 

@@ -2,12 +2,14 @@
 //! stops it, never by a signal of ours: whoever started it would start it again.
 
 use std::path::Path;
+use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::BROKER;
 use super::super::problem::Problem;
-use super::super::proc::{self, Holder};
+use super::super::proc::{self, Holder, ProcessId};
+use super::super::site::Site;
 use super::super::verify;
 use super::{DRIVER, Inner};
 use crate::drivers::command::{self, CommandError, ending, last_words};
@@ -18,9 +20,26 @@ use crate::ports::{BoxError, Note, StepError};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Who works on the broker's log dirs.
+    /// Who works on the broker's log dirs, or is about to.
     pub(super) fn others(&self, broker: BrokerId) -> Result<Vec<Holder>, Problem> {
-        verify::holders(&self.common.broker(broker)?.log_dirs)
+        self.common.users(broker)
+    }
+
+    /// The process that has the broker's right here and was not started by this agent. It is looked for once and remembered: a look
+    /// reads the open files of every process.
+    pub(super) fn stranger(&self, broker: BrokerId, site: &Site) -> Result<Option<ProcessId>, Problem> {
+        let mut known = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = known.get(&broker).copied()
+            && proc::is_alive(id)?
+        {
+            return Ok(Some(id));
+        }
+        let found = site.holders()?.into_iter().find_map(|holder| holder.id);
+        match found {
+            Some(id) => known.insert(broker, id),
+            None => known.remove(&broker),
+        };
+        Ok(found)
     }
 
     /// Waits until these processes are gone, and nobody else works on the broker's log dirs. Kafka lets go of its locks

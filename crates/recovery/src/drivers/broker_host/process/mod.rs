@@ -111,6 +111,8 @@ struct Inner {
     launch: Launch,
     /// Exit status of the last Kafka of each broker, where we were its parent.
     ended: Mutex<BTreeMap<BrokerId, (ProcessId, String)>>,
+    /// Who has the right of a broker and was not started by this agent, as it was seen last.
+    strangers: Mutex<BTreeMap<BrokerId, ProcessId>>,
 }
 
 impl Process {
@@ -134,7 +136,7 @@ impl Process {
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         let shelf = config.shelf(&common.state_dir);
         let launch = Launch { command: config.command, environment: config.environment };
-        let inner = Inner { common, launch, ended: Mutex::default() };
+        let inner = Inner { common, launch, ended: Mutex::default(), strangers: Mutex::default() };
         Ok(Self { inner: Arc::new(inner), shelf, stop_command: config.stop_command, timeout: config.timeout })
     }
 

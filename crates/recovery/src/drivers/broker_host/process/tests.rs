@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::super::proc;
+use super::super::right::Right;
 use super::super::site::{Record, Site};
 use super::*;
 use crate::ports::chain;
@@ -425,6 +426,46 @@ async fn a_kafka_that_somebody_else_started_is_seen() {
     let _kafka = fs::File::create(bed.root.path().join("log/.lock")).unwrap();
     says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "works on the log dirs");
     says(&driver.verify(BROKER, Some("c1")).await.unwrap_err(), "refused", "works on the log dirs");
+}
+
+#[tokio::test]
+async fn a_kafka_that_has_not_opened_its_log_dirs_yet_is_a_writer() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    let properties = bed.root.path().join("server.properties");
+    fs::write(&properties, format!("node.id=1\nlog.dirs={}\n", bed.root.path().join("log").display()))
+        .unwrap();
+    driver.render(BROKER, Epoch(1)).await.unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "read forever", "sh", "kafka.Kafka"]).arg(&properties);
+    let mut kafka = command.stdin(Stdio::piped()).spawn().unwrap();
+    let line = format!("/proc/{}/cmdline", kafka.id());
+    until("the exec", async || fs::read(&line).unwrap().starts_with(b"sh\0").then_some(())).await;
+    says(&driver.prove_stopped(BROKER, Epoch(1)).await.unwrap_err(), "refused", "or is about to");
+    // Whatever was proven before: it is looked at again right before the start.
+    says(&driver.start(BROKER, Epoch(1), &proof()).await.unwrap_err(), "refused", "or is about to");
+    kafka.kill().unwrap();
+    kafka.wait().unwrap();
+    let _ = driver.prove_stopped(BROKER, Epoch(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_has_the_right_keeps_everybody_else_from_starting_and_is_seen_to_run() {
+    let bed = bed(FOREVER);
+    let driver = bed.driver();
+    driver.render(BROKER, Epoch(1)).await.unwrap();
+    let right = Right::take(&bed.root.path().join("state"), BROKER, Duration::ZERO).unwrap();
+    let held = std::process::id();
+    let state = driver.state(BROKER).await.unwrap();
+    assert_eq!(state, ProcessState::Running { pid: i32::try_from(held).unwrap() });
+    let named = format!("{held} (");
+    says(&driver.prove_stopped(BROKER, Epoch(1)).await.unwrap_err(), "refused", &named);
+    says(&driver.start(BROKER, Epoch(1), &proof()).await.unwrap_err(), "refused", &named);
+    drop(right);
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Absent);
+    driver.start(BROKER, Epoch(1), &proof()).await.unwrap();
+    let error = Right::take(&bed.root.path().join("state"), BROKER, Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("is held by"), "{error}");
 }
 
 #[tokio::test]

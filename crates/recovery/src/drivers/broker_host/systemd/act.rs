@@ -11,8 +11,8 @@ use tokio::time::sleep;
 use super::super::class_data::{AtStart, VARIABLE, with_archive};
 use super::super::common::{Common, PATIENCE, processors, told};
 use super::super::problem::Problem;
+use super::super::proc;
 use super::super::telling::telling;
-use super::super::{proc, verify};
 use super::bus::{JobEnd, Verb};
 use super::unit::{Sight, Unit};
 use super::{DRIVER, Systemd, drop_in};
@@ -37,12 +37,9 @@ struct Others {
 }
 
 impl Others {
-    /// Every process that works on the broker's log dirs, or was started as this broker by any driver.
+    /// Every process that works on the broker's log dirs or is about to, or was started as this broker by any driver.
     fn of(common: &Common, broker: BrokerId) -> Result<Self, Problem> {
-        let mut found: Vec<String> = verify::holders(&common.broker(broker)?.log_dirs)?
-            .into_iter()
-            .map(|holder| holder.text)
-            .collect();
+        let mut found: Vec<String> = common.users(broker)?.into_iter().map(|holder| holder.text).collect();
         for marked in common.marker(broker).find()? {
             found.push(format!("{} (started for epoch {})", marked.id.pid, marked.epoch));
         }

@@ -1,0 +1,210 @@
+//! Who is about to open a broker's log dirs. For its first seconds a Kafka holds no file of a log dir, and what it opens first,
+//! the metadata log, it opens before it takes its own lock: so it is known by its command line, which names its properties.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::BrokerIdentity;
+use super::problem::Problem;
+use super::proc::{self, Holder, ProcessId};
+use crate::kafka::properties::Properties;
+
+/// Kafka's own class, and the script that becomes it.
+const CLASS: &[u8] = b"kafka.Kafka";
+const SCRIPT: &[u8] = b"kafka-server-start";
+
+/// What names a node's log dirs, and its metadata log.
+const DIRS: [&str; 3] = ["log.dirs", "log.dir", "metadata.log.dir"];
+
+/// What names a node.
+const IDS: [&str; 2] = ["node.id", "broker.id"];
+
+/// Every living process that is, or becomes, a Kafka of `broker`: one whose properties name one of its log dirs, or its id where
+/// they name no log dir that could be told from them. One whose properties cannot be read could be anybody's, unless it has
+/// long taken the lock of log dirs of its own.
+pub(super) fn rivals(broker: &BrokerIdentity) -> Result<Vec<Holder>, Problem> {
+    let ours = Ours::of(broker);
+    let mut found = Vec::new();
+    for pid in proc::pids()? {
+        let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+        let Some(start) = words.iter().position(|word| is_kafka(word)) else { continue };
+        let Some(why) = ours.claimed_by(pid, &words[start + 1..]) else { continue };
+        let Some(stat) = proc::stat(pid)?.filter(|stat| stat.is_alive()) else { continue };
+        let id = Some(ProcessId { pid, start_ticks: stat.start_ticks });
+        found.push(Holder { id, text: format!("{pid} (a Kafka, {why})") });
+    }
+    Ok(found)
+}
+
+fn is_kafka(word: &[u8]) -> bool {
+    let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or(word);
+    word == CLASS || name.starts_with(SCRIPT)
+}
+
+/// What tells a Kafka of one broker from any other.
+struct Ours {
+    id: String,
+    dirs: BTreeSet<PathBuf>,
+    /// Device and inode: another mount namespace may call them by other names.
+    identities: BTreeSet<(u64, u64)>,
+}
+
+impl Ours {
+    fn of(broker: &BrokerIdentity) -> Self {
+        let real = |dir: &PathBuf| fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+        Self {
+            id: broker.id.to_string(),
+            dirs: broker.log_dirs.iter().map(real).collect(),
+            identities: broker.log_dirs.iter().filter_map(|dir| identity(dir)).collect(),
+        }
+    }
+
+    /// Why the Kafka `pid`, which was given these arguments, is one of this broker; `None` if it is another's.
+    fn claimed_by(&self, pid: i32, arguments: &[&[u8]]) -> Option<String> {
+        let path = arguments.iter().find(|word| !word.starts_with(b"-"));
+        let path = path.map(|word| Path::new(OsStr::from_bytes(word)));
+        let read = path.and_then(|path| fs::read(seen_by(pid, path)).ok());
+        let Some(properties) = read.and_then(|content| Properties::parse(&content).ok()) else {
+            let named = path.map_or_else(|| "no properties".to_owned(), |path| path.display().to_string());
+            return (!has_taken_locks(pid)).then(|| format!("whose properties cannot be read: {named}"));
+        };
+        let value = |key: &str| overridden(arguments, key).or_else(|| properties.get(key).map(str::to_owned));
+        let dirs: Vec<PathBuf> = DIRS
+            .into_iter()
+            .filter_map(value)
+            .flat_map(|list| list.split(',').map(|dir| PathBuf::from(dir.trim())).collect::<Vec<_>>())
+            .collect();
+        if let Some(dir) = dirs.iter().find(|dir| self.is_one_of_ours(pid, dir)) {
+            return Some(format!("with log dir {}", dir.display()));
+        }
+        let same = IDS.into_iter().filter_map(value).any(|id| id.trim() == self.id);
+        (dirs.is_empty() && same).then(|| format!("with node id {} and no log dir named", self.id))
+    }
+
+    fn is_one_of_ours(&self, pid: i32, dir: &Path) -> bool {
+        let seen = seen_by(pid, dir);
+        let real = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+        self.dirs.contains(dir)
+            || self.dirs.contains(&real)
+            || identity(&seen).is_some_and(|identity| self.identities.contains(&identity))
+    }
+}
+
+/// The last of Kafka's `--override key=value` for `key`.
+fn overridden(arguments: &[&[u8]], key: &str) -> Option<String> {
+    let pairs = arguments.windows(2).filter(|pair| pair[0] == b"--override");
+    let values = pairs.filter_map(|pair| {
+        let (name, value) = std::str::from_utf8(pair[1]).ok()?.split_once('=')?;
+        (name.trim() == key).then(|| value.to_owned())
+    });
+    values.last()
+}
+
+/// A path as process `pid` means it, as this one can open it.
+fn seen_by(pid: i32, path: &Path) -> PathBuf {
+    match path.strip_prefix("/") {
+        Ok(below) => Path::new(&format!("/proc/{pid}/root")).join(below),
+        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(path),
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Whether a Kafka is past the moment at which it takes the locks of its log dirs.
+fn has_taken_locks(pid: i32) -> bool {
+    let Ok(handles) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let mut open = handles.flatten().filter_map(|handle| fs::read_link(handle.path()).ok());
+    open.any(|path| path.file_name() == Some(OsStr::new(".lock")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::model::BrokerId;
+
+    /// Something that looks as a Kafka does between its exec and its first open file.
+    struct Fake(Child);
+
+    impl Fake {
+        fn start(dir: &Path, arguments: &[&str]) -> Self {
+            let mut command = Command::new("sh");
+            // `exec` keeps the words that follow as the shell's own.
+            command.args(["-c", "read forever", "sh", "kafka.Kafka"]).args(arguments).current_dir(dir);
+            Self(command.stdin(Stdio::piped()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> String {
+            format!("{} (a Kafka", self.0.id())
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn broker(dir: &Path) -> BrokerIdentity {
+        BrokerIdentity {
+            id: BrokerId(7),
+            listener: "10.0.0.1:9092".parse().unwrap(),
+            log_dirs: vec![dir.join("ours")],
+            properties: BTreeMap::new(),
+        }
+    }
+
+    fn seen(dir: &Path, text: &str, arguments: &[&str]) -> bool {
+        fs::write(dir.join("server.properties"), text).unwrap();
+        let fake = Fake::start(dir, arguments);
+        let begun = std::time::Instant::now();
+        // Between fork and exec it still has the words of this test.
+        while !fs::read(format!("/proc/{}/cmdline", fake.0.id())).unwrap().starts_with(b"sh\0") {
+            assert!(begun.elapsed().as_secs() < 10);
+            std::thread::yield_now();
+        }
+        rivals(&broker(dir)).unwrap().iter().any(|holder| holder.text.starts_with(&fake.pid()))
+    }
+
+    #[test]
+    fn a_kafka_that_has_opened_nothing_yet_is_known_by_its_properties() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        fs::create_dir(path.join("ours")).unwrap();
+        fs::create_dir(path.join("theirs")).unwrap();
+        std::os::unix::fs::symlink(path.join("ours"), path.join("link")).unwrap();
+        let (ours, theirs) = (path.join("ours"), path.join("theirs"));
+        let ours = ours.display();
+        let at = |dirs: &str| format!("node.id=7\nlog.dirs={dirs}\n");
+        let file = ["server.properties"];
+        assert!(seen(&path, &at(&format!("{}, {ours}", theirs.display())), &file));
+        assert!(seen(&path, &at(&path.join("link").display().to_string()), &file));
+        assert!(seen(&path, "node.id=7\n", &file), "its default log dirs may be ours");
+        assert!(seen(&path, "", &["gone.properties"]), "nobody can say whose it is");
+        let moved = format!("log.dirs={ours}");
+        assert!(seen(&path, &at("/elsewhere"), &["server.properties", "--override", &moved]));
+        assert!(!seen(&path, &at(&theirs.display().to_string()), &file), "another cluster's");
+        assert!(!seen(&path, "node.id=8\n", &file));
+    }
+
+    #[test]
+    fn a_kafka_with_locks_of_its_own_is_told_from_ours_without_its_properties() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = fs::File::create(dir.path().join(".lock")).unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(has_taken_locks(pid));
+        let ours = Ours::of(&broker(dir.path()));
+        assert_eq!(ours.claimed_by(pid, &[b"/no/such.properties"]), None);
+        drop(lock);
+    }
+}
