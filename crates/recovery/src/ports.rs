@@ -179,7 +179,7 @@ pub trait Storage: Send + Sync {
 pub trait Address: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
-    /// Ensures that the address is on this host and that the neighbours know.
+    /// Ensures that the address is on this host and that the neighbours know. The note says [`PLACED`](crate::model::PLACED) if it was not here before.
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
     /// Once the address is here, resets what connections clients still have to its last owner, as far as they are known. One
     /// to this host goes on.

@@ -303,6 +303,21 @@ async fn what_a_dead_run_has_prepared_is_undone_though_it_was_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_in_place_that_fails_takes_off_the_address_it_has_put_there() {
+    for (was_here, stays) in [(false, false), (true, true)] {
+        let (world, again) = ended_by_itself().await;
+        world.truth().address_here = was_here;
+        world.truth().faults.insert("verify_log_dirs", Fault::Refuse);
+        let outcome =
+            take_over(&world.ports(), again, Cause::Automatic, None, None).await.expect("runs to an end");
+        assert_eq!(outcome.label(), "abandoned", "{outcome:?}");
+        let truth = world.truth();
+        assert_eq!(truth.address_here, stays, "it was here before: {was_here}");
+        assert!(truth.storage_here, "the owner keeps its storage");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_superseded_run_stops_and_undoes_nothing() {
     let world = World::new();
     let plan = dead_broker(&world).await;

@@ -70,13 +70,14 @@ impl Case<'_> {
         if spent { self.policy.restart_after } else { self.worth(self.policy.process_down_after) }
     }
 
-    /// How often the owner has started the broker again lately.
+    /// How often the owner has tried to start the broker again lately. What others tried in between does not give it new tries.
     pub(super) fn restarts(&self) -> usize {
         let Some(standing) = self.standing else { return 0 };
         let window = self.policy.restart_window;
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
-        let counts = standing.attempts.iter().rev().take_while(|attempt| attempt.in_place);
+        let counts =
+            standing.attempts.iter().filter(|attempt| attempt.in_place && attempt.by == standing.owner);
         let recent = counts.filter(|a| {
             a.at > since && a.cause == Cause::Automatic && acked.is_none_or(|acked| a.at > acked)
         });

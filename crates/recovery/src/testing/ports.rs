@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::{BROKER, World};
 use crate::model::{
-    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PartitionView, ProbeOutcome,
+    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PLACED, PartitionView, ProbeOutcome,
     QuorumView, Replication,
 };
 use crate::ports::{
@@ -97,8 +97,9 @@ impl Address for FakeAddress {
 
     async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
         self.0.fault("move_address")?;
-        self.0.truth().address_here = true;
-        Ok(Note::new("moved"))
+        let was_here = std::mem::replace(&mut self.0.truth().address_here, true);
+        let note = Note::new("moved");
+        Ok(if was_here { note } else { note.with(PLACED, true) })
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {

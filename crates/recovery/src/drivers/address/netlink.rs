@@ -16,7 +16,7 @@ use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
 use crate::drivers::clients::{Known, KnownClients};
-use crate::model::{Epoch, human};
+use crate::model::{Epoch, PLACED, human};
 use crate::ports::{Address, BoxError, Note, StepError};
 
 const DRIVER: &str = "netlink";
@@ -251,7 +251,8 @@ impl Address for Netlink {
         }
         self.confirm(&routes, &link, &purpose).await?;
         self.go_on_announcing(wire);
-        Ok(Note::new(text))
+        let note = Note::new(text);
+        Ok(if was_here.is_none() { note.with(PLACED, true) } else { note })
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
