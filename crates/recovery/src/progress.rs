@@ -179,7 +179,7 @@ impl Progress {
             (Direction::Forward, fate) => {
                 let before = self.failed.and_then(|index| self.plan.step(index));
                 let before = before.map(|(_, step)| step.on_failure(self.in_place()));
-                if before.is_none() || (fate == OnFailure::Stuck && before != Some(OnFailure::Stuck)) {
+                if before.is_none_or(|before| fate < before) {
                     self.failed = Some(index);
                 }
             }
@@ -298,7 +298,11 @@ impl Progress {
         if let Some((index, _)) = undo.last() {
             return Next::Run(vec![index], Direction::Back);
         }
-        Next::Finish(Outcome::Abandoned { at: at.name().to_owned(), why, kept: self.kept() })
+        let (at, fate) = (at.name().to_owned(), at.on_failure(own));
+        Next::Finish(match fate {
+            OnFailure::Escalate => Outcome::Stuck { at, why },
+            _ => Outcome::Abandoned { at, why, kept: self.kept() },
+        })
     }
 
     fn kept(&self) -> Vec<String> {

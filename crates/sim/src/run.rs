@@ -207,6 +207,7 @@ impl Run {
             here: state.name(here),
             brokers: guards.iter().map(|b| (id(*b), broker(*b))).collect(),
             fences: fences.map(|h| (state.name(h), vec!["device".to_owned()])).collect::<BTreeMap<_, _>>(),
+            outlive: BTreeSet::new(),
             controllers_known: true,
             known: (0..self.scenario.brokers).map(id).collect(),
             standby: Standby { rank: rank(here), rack: None, max_brokers: limit(&state, here) },

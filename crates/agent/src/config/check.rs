@@ -1,6 +1,6 @@
 //! Raw → checked. Every check notes what it finds and goes on, so that one run shows everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +65,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         known: brokers.keys().copied().collect(),
         brokers,
         fences: names,
+        outlive: outlive(&fences),
         controllers_known: !cluster.controllers.is_empty(),
         standby,
         peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
@@ -471,4 +472,10 @@ struct Brokers {
     sections: BTreeMap<BrokerId, String>,
     /// Every section that names a home.
     homes: Vec<(String, HostName)>,
+}
+
+/// The hosts that a fence may leave running.
+fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+    let storage_only = fences.iter().filter(|(_, ladder)| ladder.iter().any(FenceConfig::leaves_running));
+    storage_only.map(|(host, _)| host.clone()).collect()
 }

@@ -7,8 +7,17 @@ use jiff::Timestamp;
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
 use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome};
 use crate::observe::ProbeSeen;
+use crate::policy::Mode;
 
 impl Case<'_> {
+    /// This host is proven unable to write, and another one has the broker: what is left of it here is only in the way.
+    pub(super) fn stands_down(&self) -> Option<Decision> {
+        let epoch = self.standing?.out(&self.topology.here, self.orders()?)?;
+        let runs = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Running);
+        let left = runs || self.here.address_here == Some(true);
+        (left && self.policy.mode != Mode::Observe).then_some(Decision::StandDown { epoch })
+    }
+
     /// A broker that this host owns does not answer.
     pub(super) fn at_home(&self, standing: &LedgerStanding) -> Decision {
         let Some(probe) = &self.here.probe else {

@@ -31,7 +31,10 @@ const STRETCH: u32 = 3;
 pub fn decide(broker: BrokerId, seen: &Observation, topology: &Topology, policy: &Policy) -> Decision {
     let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
     let case = Case { broker, here: &here, standing: seen.standing(broker), seen, topology, policy };
-    case.unfinished().or_else(|| case.ordered()).unwrap_or_else(|| case.by_health())
+    case.stands_down()
+        .or_else(|| case.unfinished())
+        .or_else(|| case.ordered())
+        .unwrap_or_else(|| case.by_health())
 }
 
 /// Everything that a decision about one broker is made of.

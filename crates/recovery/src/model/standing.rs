@@ -89,6 +89,20 @@ impl LedgerStanding {
         self.fenced.get(host).copied().filter(|fence| rejoined.is_none_or(|rejoined| rejoined <= fence.at))
     }
 
+    /// The epoch by which `host` is out: it proved that the host cannot write, nobody has lifted that since, and another host owns
+    /// the broker, or that very epoch is still under way. What is left of the broker there is only in the way.
+    #[must_use]
+    pub fn out(&self, host: &HostName, orders: &Orders) -> Option<Epoch> {
+        let fence = self.fenced_here(host, orders).filter(|fence| fence.proven)?;
+        let open_by = match &self.state {
+            Some(EpochState::Open { by, .. }) => Some(by),
+            _ => None,
+        };
+        let under_way = open_by.is_some() && fence.epoch == self.epoch;
+        let out = open_by != Some(host) && (self.owner != *host || under_way);
+        out.then_some(fence.epoch)
+    }
+
     /// The first attempt since the broker was last recovered, or since `after`, that ended badly: what is wrong, which a
     /// later one by another host may hide.
     #[must_use]

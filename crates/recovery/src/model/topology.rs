@@ -108,6 +108,8 @@ pub struct Topology {
     pub brokers: BTreeMap<BrokerId, Broker>,
     /// Hosts that can be fenced, with the names of their fence drivers in order.
     pub fences: BTreeMap<HostName, Vec<String>>,
+    /// Hosts that a fence of theirs may leave running, proven as it is: it denies the storage, and no more.
+    pub outlive: BTreeSet<HostName>,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
     /// Node ids of the brokers named anywhere in the configuration.

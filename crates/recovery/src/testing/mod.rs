@@ -63,6 +63,10 @@ pub struct Truth {
     pub fenced: BTreeSet<HostName>,
     /// Whether the standby has the address.
     pub address_here: bool,
+    /// Until when the old host answers for the address: it lives, and only its storage is denied.
+    pub answers_arp_until: Option<Moment>,
+    /// Whether the standby defends the address.
+    pub defended: bool,
     /// Whether the standby has the storage.
     pub storage_here: bool,
     /// The new incarnation has lost its registration, and serves on.
@@ -167,6 +171,7 @@ impl World {
             here: "standby-1".into(),
             brokers: BTreeMap::from([(BROKER, broker)]),
             fences: BTreeMap::from([("kafka-1".into(), vec!["switch".to_owned()])]),
+            outlive: BTreeSet::new(),
             controllers_known: true,
             known: BTreeSet::from([BrokerId(1), BrokerId(2), BrokerId(3)]),
             standby: Standby::default(),

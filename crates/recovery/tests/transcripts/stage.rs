@@ -29,6 +29,8 @@ struct Look {
     /// What other brokers say of a registration, once it is not listed.
     registered: Option<bool>,
     local: Option<LocalProcess>,
+    /// Whether its address is on this host.
+    address: Option<bool>,
     stalled: bool,
     /// What each peer's own probe says.
     peers: BTreeMap<HostName, ProbeOutcome>,
@@ -73,6 +75,7 @@ impl Default for Stage {
             listed: true,
             registered: None,
             local: None,
+            address: None,
             stalled: false,
             peers: BTreeMap::new(),
             well: Duration::from_secs(100),
@@ -149,6 +152,7 @@ impl Stage {
             "unregistered" => (look.listed, look.registered) = (false, Some(false)),
             "fenced" => (look.listed, look.registered) = (false, Some(true)),
             "untold" => look.registered = None,
+            "address" => look.address = Some(words.next() == Some("here")),
             "absent" => look.local = Some(LocalProcess::Absent),
             "stalls" => look.stalled = true,
             "mute" => drop(look.unheard_since.get_or_insert(now)),
@@ -366,6 +370,7 @@ impl Stage {
             }
             facts.push(Fact::Probe { broker, outcome: look.probe.clone() });
             facts.extend(look.local.map(|process| Fact::Local { broker, process }));
+            facts.extend(look.address.map(|here| Fact::Address { broker, here }));
             let told = look.registered.filter(|_| self.metadata_up);
             facts.extend(told.map(|registered| Fact::Registration { broker, registered }));
             let outcome = if look.stalled { CanaryOutcome::Stalled } else { CanaryOutcome::Wrote };
