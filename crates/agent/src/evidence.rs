@@ -254,6 +254,7 @@ mod tests {
             cause: Cause::Automatic,
             in_place: false,
             ended: Some("recovered".to_owned()),
+            why: None,
             time_to_isr: None,
             phases: std::collections::BTreeMap::new(),
         });

@@ -17,6 +17,7 @@ use recovery::drivers::health_signal::kafka_metadata::KafkaMetadata;
 use recovery::drivers::health_signal::kafka_probe::KafkaProbe;
 use recovery::drivers::health_signal::kafka_quorum::KafkaQuorum;
 use recovery::drivers::health_signal::kafka_registration::KafkaRegistration;
+use recovery::drivers::health_signal::local_address::LocalAddresses;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;
@@ -91,6 +92,7 @@ impl World {
         let logs = KafkaLogs::new(listeners.clone());
         let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
         signals.push(logs.clone());
+        signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
         Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
     }
 }

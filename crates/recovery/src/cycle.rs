@@ -10,11 +10,12 @@ use tokio::task::{self, JoinSet};
 
 use crate::decide::{Decision, HoldReason, decide, sentences};
 use crate::event::{Event, What};
-use crate::model::{BrokerId, Cause, Epoch, Evidence, Moment, Succession, Topology};
+use crate::model::{BrokerId, Cause, Epoch, Evidence, HostName, Moment, Succession, Topology};
 use crate::observe::{Board, Observation, observe};
 use crate::plan::{Plan, plan};
 use crate::policy::{Mode, Policy};
 use crate::ports::{HealthSignal, Ports, chain};
+use crate::stand_down::{StandDownError, stand_down};
 use crate::status::{Status, Tracker};
 use crate::takeover::{HandOverError, TakeoverError, hand_over, resume, take_over, withdraw};
 
@@ -23,6 +24,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Pause before an unfinished takeover is tried again, so that a dead ledger is not hammered.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often an address is asked anew to be defended, which is nothing while it is.
+const DEFEND_AGAIN: Duration = Duration::from_secs(5);
 
 /// Decisions waiting to be kept in the ledger. While it is down the oldest ones are reported as lost.
 const REMEMBER_QUEUE: usize = 256;
@@ -42,6 +46,8 @@ pub struct Cycle {
     busy: BTreeMap<task::Id, BrokerId>,
     /// A broker is not decided about by a reading of the ledger that is older than this.
     settled: BTreeMap<BrokerId, Moment>,
+    /// When each address that this host owns was last asked to be defended.
+    defended: BTreeMap<BrokerId, Moment>,
     tracker: Arc<Tracker>,
     status: watch::Sender<Status>,
     remember: mpsc::Sender<(BrokerId, Event)>,
@@ -53,6 +59,8 @@ enum Work {
     Resume,
     Withdraw,
     HandOver(Epoch),
+    /// With the broker's home, which owns it before the first epoch.
+    StandDown(Epoch, HostName),
 }
 
 /// Why a piece of work came to no end.
@@ -62,6 +70,8 @@ enum WorkError {
     TakeOver(#[from] TakeoverError),
     #[error(transparent)]
     HandOver(#[from] HandOverError),
+    #[error(transparent)]
+    StandDown(#[from] StandDownError),
 }
 
 impl Cycle {
@@ -85,6 +95,7 @@ impl Cycle {
             helpers,
             busy: BTreeMap::new(),
             settled: BTreeMap::new(),
+            defended: BTreeMap::new(),
             tracker,
             status,
             remember,
@@ -121,6 +132,7 @@ impl Cycle {
         let mut seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
         seen.working = self.working(&seen);
         self.tell_blindness(&seen); // the world: events
+        self.defend(&seen); // the world: the addresses of this host
         for broker in self.due(&seen) {
             let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
             self.tell(broker, &decision, &seen); // the world: events
@@ -134,6 +146,10 @@ impl Cycle {
                 Decision::Resume { .. } => Some(Work::Resume),
                 Decision::Withdraw { .. } => Some(Work::Withdraw),
                 Decision::HandOver { epoch, .. } => Some(Work::HandOver(*epoch)),
+                Decision::StandDown { epoch } => {
+                    let home = self.topology.brokers.get(&broker).map(|broker| broker.home.clone());
+                    home.map(|home| Work::StandDown(*epoch, home))
+                }
                 _ => None,
             };
             self.last.insert(broker, decision);
@@ -167,6 +183,26 @@ impl Cycle {
         self.busy.values().copied().chain(unread.map(|(id, _)| *id)).collect()
     }
 
+    /// Has every address defended that is here and whose broker this host owns: whoever else answers for it is a zombie.
+    fn defend(&mut self, seen: &Observation) {
+        let Some(ledger) = &seen.ledger else { return };
+        let ours = ledger.brokers.iter().filter(|(id, standing)| {
+            let here = seen.brokers.get(*id).and_then(|broker| broker.address_here);
+            standing.owner == self.topology.here && here == Some(true)
+        });
+        for broker in ours.map(|(id, _)| *id) {
+            let asked = self.defended.get(&broker);
+            if asked.is_some_and(|asked| seen.now.mono.since(*asked) < DEFEND_AGAIN) {
+                continue;
+            }
+            if let Some(address) = self.ports.addresses.get(&broker).cloned() {
+                self.defended.insert(broker, seen.now.mono);
+                // One that fails is asked again; that it does not see the link is told by the takeover and by `check`.
+                self.helpers.spawn(async move { drop(address.defend().await) });
+            }
+        }
+    }
+
     fn launch(&mut self, broker: BrokerId, work: Work, decided: Moment) {
         let decided = Some(decided);
         let (ports, here) = (self.ports.clone(), self.topology.here.clone());
@@ -182,6 +218,9 @@ impl Cycle {
                 Work::Withdraw => withdraw(&ports, &here, broker).await.map(drop).map_err(WorkError::from),
                 Work::HandOver(epoch) => {
                     hand_over(&ports, &here, broker, epoch).await.map_err(WorkError::from)
+                }
+                Work::StandDown(epoch, home) => {
+                    stand_down(&ports, (&here, &home), broker, epoch).await.map_err(WorkError::from)
                 }
             };
             if result.is_err() {

@@ -70,6 +70,11 @@ pub enum What {
         /// What was read back.
         found: String,
     },
+    /// This host, which is fenced, has ended what was left of a broker that another one has, and given its address up.
+    StoodDown {
+        /// What was read back.
+        found: String,
+    },
     /// The claim was won.
     Claimed {
         /// The old owner.

@@ -32,6 +32,7 @@ pub mod policy;
 pub mod ports;
 pub mod progress;
 pub mod rejoin;
+pub mod stand_down;
 pub mod status;
 mod steps;
 pub mod takeover;

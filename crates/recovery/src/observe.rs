@@ -40,6 +40,8 @@ pub struct Board {
     logs: BTreeMap<BrokerId, LogTail>,
     peers: BTreeMap<HostName, (Moment, PeerView)>,
     local: BTreeMap<BrokerId, LocalTrack>,
+    /// Whether each broker's address was on this host.
+    addresses: BTreeMap<BrokerId, (Moment, bool)>,
     unregistered: BTreeMap<BrokerId, Absence>,
     sighted: BTreeMap<&'static str, Moment>,
     blind: BTreeMap<&'static str, String>,
@@ -142,6 +144,7 @@ impl Board {
                 self.blind.insert(signal, why.clone());
                 self.distrusted = Some((distrust, why));
             }
+            Fact::Address { broker, here } => drop(self.addresses.insert(broker, (at, here))),
             Fact::Blind { why } => {
                 self.blind.insert(signal, why);
             }
@@ -258,6 +261,8 @@ pub struct Seen {
     pub claim_quiet: Option<Duration>,
     /// Its process on this host, and for how long it has been so.
     pub local: Option<(LocalProcess, Duration)>,
+    /// Whether its address is on this host.
+    pub address_here: Option<bool>,
     /// For how long other brokers have said, without a break, that it has no registration at all. `None` also where nobody
     /// tells that from one that is fenced.
     pub unregistered: Option<Duration>,
@@ -424,6 +429,7 @@ pub fn observe(
             controller_silence: quorum.map(|(at, view)| board.silence(id, *at, view)),
             claim_quiet: board.claims.get(&id).map(|claim| claim.at.since(claim.since)),
             local: local.map(|track| (track.process, track.at.since(track.since))),
+            address_here: board.addresses.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, here)| *here),
             unregistered: absence.map(|absence| absence.at.since(absence.since)),
             storage: storage(board, &peers, id, &fresh),
             since_dark: board.departures.dark().map(|at| now.mono.since(at)),

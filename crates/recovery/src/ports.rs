@@ -154,6 +154,25 @@ pub trait Fence: Send + Sync {
     async fn lift(&self, host: &HostName) -> Result<Note, StepError>;
     /// Whether the device answers at all, for `check`. Changes nothing.
     async fn check(&self, host: &HostName) -> Result<Note, StepError>;
+    /// Whether this fence, once proven, leaves the host running: it denies the storage, and no more.
+    fn leaves_running(&self) -> bool {
+        false
+    }
+    /// Confirms that `host` itself does not run: a fence that leaves it running is followed by the next one that does not.
+    /// An error says what is missing.
+    async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        if self.leaves_running() {
+            let (action, why) = (format!("stop {host}"), "it denies the storage, and no more".to_owned());
+            return Err(StepError::Refused { driver: "fence", action, why });
+        }
+        match self.prove(host, epoch).await {
+            Ok(proof) => Ok(proof.note),
+            Err(_) => {
+                self.fence(host, epoch).await?;
+                Ok(self.prove(host, epoch).await?.note)
+            }
+        }
+    }
 }
 
 /// Kafka's `.lock` in a log dir, which somebody holds.
@@ -195,13 +214,20 @@ pub trait Storage: Send + Sync {
 pub trait Address: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
-    /// Ensures that the address is on this host and that the neighbours know.
+    /// Ensures that the address is on this host and that the neighbours know. The note says [`PLACED`](crate::model::PLACED) if it was not here before.
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
     /// Once the address is here, resets what connections clients still have to its last owner, as far as they are known. One
     /// to this host goes on.
     async fn reset_clients(&self) -> Result<Note, StepError>;
-    /// Undoes `acquire`.
+    /// Undoes `acquire`, and ends the defence.
     async fn release(&self) -> Result<Note, StepError>;
+    /// Whether the address is on this host.
+    async fn here(&self) -> Result<bool, StepError>;
+    /// Which other host on the link says that it has the address, by its hardware address; `None` if none answers.
+    async fn holder(&self) -> Result<Option<String>, StepError>;
+    /// Goes on, in the background and until [`Self::release`], to answer everybody else who says to have the address by telling the
+    /// neighbours again that it is here. Repeating it is harmless. Only the owner's agent asks for it.
+    async fn defend(&self) -> Result<(), StepError>;
     /// Whether a takeover could move the address here, for `check`. Changes nothing.
     async fn check(&self) -> Result<Note, StepError>;
 }
@@ -246,6 +272,9 @@ pub trait BrokerHost: Send + Sync {
     /// nothing of it is left. Only for a broker that serves without a registration: it does not end by itself, nor when it is
     /// asked to (measured on 3.9.2 and 4.3.1).
     async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError>;
+    /// Ends by SIGKILL the very processes that are seen to run this broker on this host, whoever started them, and waits until
+    /// nothing of them is left. Only for a host that is proven unable to write to the broker's log dirs, and is not to have it back.
+    async fn end_fenced(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
     /// Proves that no Kafka of this broker runs on this host, but for one that this very epoch started.
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
     /// Whether a takeover could start the broker here, for `check`. Changes nothing but scratch files.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::journal::{Claim, Direction, Entry, EpochJournal, Intents, Record};
-use crate::model::{Attempt, Cause, EpochState, HostName, LedgerStanding, Outcome, Removal};
+use crate::model::{
+    Attempt, Cause, EpochState, FencedIn, HostName, LedgerStanding, Outcome, PLACED, Removal,
+};
 use crate::plan::{OnFailure, Phase, Plan, Step, Undo, Unregister};
 
 /// An entry that cannot follow what was before it.
@@ -51,6 +53,8 @@ pub struct Progress {
     /// Steps that were ever begun. Unlike a status it outlives a crash: what a run that died has done to the world is
     /// still done.
     begun: Intents,
+    /// Steps that said to have put something here that was not here before.
+    placed: BTreeSet<usize>,
     remarks: Vec<String>,
     /// The step whose failure ends the takeover: the first one, or the first one that needs a person.
     failed: Option<usize>,
@@ -68,6 +72,7 @@ impl Progress {
             forward: vec![Status::Pending; n],
             back: vec![Status::Pending; n],
             begun: Intents::default(),
+            placed: BTreeSet::new(),
             remarks: Vec::new(),
             failed: None,
             rejoined_at: None,
@@ -101,7 +106,12 @@ impl Progress {
             Entry::Claimed { .. } | Entry::Alive | Entry::NotTried { .. } => {}
             Entry::Resumed => self.resumed(),
             Entry::Started { step, direction } => self.set(*step, *direction, Status::Started),
-            Entry::Done { step, direction, .. } => self.done(*step, *direction, record.at),
+            Entry::Done { step, direction, note } => {
+                if note.details.contains_key(PLACED) {
+                    self.placed.insert(*step);
+                }
+                self.done(*step, *direction, record.at);
+            }
             Entry::Failed { step, direction, error, .. } => self.fail(*step, *direction, error),
             Entry::Ended { .. } => self.ended = true,
         }
@@ -169,7 +179,7 @@ impl Progress {
             (Direction::Forward, fate) => {
                 let before = self.failed.and_then(|index| self.plan.step(index));
                 let before = before.map(|(_, step)| step.on_failure(self.in_place()));
-                if before.is_none() || (fate == OnFailure::Stuck && before != Some(OnFailure::Stuck)) {
+                if before.is_none_or(|before| fate < before) {
                     self.failed = Some(index);
                 }
             }
@@ -281,16 +291,22 @@ impl Progress {
         if at.on_failure(own) == OnFailure::Stuck || (!own && self.may_have_started()) {
             return Next::Finish(Outcome::Stuck { at: at.name().to_owned(), why });
         }
-        // A host that owned the broker before keeps what it had.
+        // A host that owned the broker before keeps what it had, and gives up what this takeover has put there.
+        let ours = |i: &usize| !own || (self.placed.contains(i) && !self.may_have_started());
         let undo = self.plan.steps().enumerate().filter(|(i, (_, step))| {
-            !own && self.begun(*i)
+            ours(i)
+                && self.begun(*i)
                 && step.undo() == Undo::Release
                 && matches!(self.back[*i], Status::Pending | Status::Started)
         });
         if let Some((index, _)) = undo.last() {
             return Next::Run(vec![index], Direction::Back);
         }
-        Next::Finish(Outcome::Abandoned { at: at.name().to_owned(), why, kept: self.kept() })
+        let (at, fate) = (at.name().to_owned(), at.on_failure(own));
+        Next::Finish(match fate {
+            OnFailure::Escalate => Outcome::Stuck { at, why },
+            _ => Outcome::Abandoned { at, why, kept: self.kept() },
+        })
     }
 
     fn kept(&self) -> Vec<String> {
@@ -351,6 +367,7 @@ impl LedgerStanding {
             cause: *cause,
             in_place: plan.from == plan.to,
             ended: outcome.as_ref().map(|outcome| outcome.label().to_owned()),
+            why: outcome.as_ref().and_then(Outcome::failure),
             time_to_isr: match &outcome {
                 Some(Outcome::Recovered { time_to_isr, .. }) => Some(*time_to_isr),
                 _ => None,
@@ -360,6 +377,10 @@ impl LedgerStanding {
                 _ => BTreeMap::new(),
             },
         });
+        self.fenced.extend(fences(journal));
+        if matches!(outcome, Some(Outcome::Recovered { .. })) {
+            self.fenced.remove(&plan.to);
+        }
         let (by, cause) = (by.clone(), *cause);
         self.state = Some(match outcome {
             Some(outcome) => EpochState::Ended { by, outcome },
@@ -386,6 +407,25 @@ fn removal(journal: &EpochJournal) -> Option<Removal> {
         let removes = matches!(step, Step::Unregister { decision: Unregister::Use { .. }, .. });
         removes.then_some(Removal { epoch: journal.epoch, at: record.at })
     })
+}
+
+/// Whom this epoch has confirmed to have fenced, and of whom it has proven that it cannot write.
+fn fences(journal: &EpochJournal) -> BTreeMap<HostName, FencedIn> {
+    let mut fences: BTreeMap<HostName, FencedIn> = BTreeMap::new();
+    for record in &journal.records {
+        let Entry::Done { step, direction: Direction::Forward, .. } = record.entry else { continue };
+        match journal.claim.plan.step(step) {
+            Some((_, Step::Fence { host, .. })) => {
+                let fence = FencedIn { epoch: journal.epoch, at: record.at, proven: false };
+                fences.insert(host.clone(), fence);
+            }
+            Some((_, Step::Prove { host, .. })) => {
+                fences.entry(host.clone()).and_modify(|fence| fence.proven = true);
+            }
+            _ => {}
+        }
+    }
+    fences
 }
 
 /// How long each phase took: from its first `Started` to its last result, and detection and claim before. A step that

@@ -1,5 +1,6 @@
 //! One step, one or a few calls to ports. Nothing is decided here: every choice was made in the plan.
 
+mod address;
 mod locks;
 mod unregistered;
 
@@ -62,6 +63,12 @@ impl<'a> Context<'a> {
                 Ok(self.keep(ports.broker_host.prove_stopped(*broker, epoch).await?))
             }
             Step::AwaitRelease { broker, host } => Ok(self.keep(self.await_release(*broker, host).await?)),
+            Step::FreeAddress { broker, hosts, .. } => {
+                self.free_address(port(&ports.addresses, *broker, step)?, hosts).await
+            }
+            Step::FinishFence { broker, host } => {
+                self.finish_fence(port(&ports.addresses, *broker, step)?, host).await
+            }
             Step::MoveAddress { broker, .. } => port(&ports.addresses, *broker, step)?.acquire(epoch).await,
             Step::AttachStorage { broker, .. } => port(&ports.storage, *broker, step)?.attach(epoch).await,
             Step::RenderConfig { broker } => ports.broker_host.render(*broker, epoch).await,

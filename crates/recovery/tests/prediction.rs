@@ -35,6 +35,7 @@ fn attempt(hours: i64, cause: Cause, in_place: bool, (fence, rejoin): (u64, u64)
         cause,
         in_place,
         ended: Some("recovered".to_owned()),
+        why: None,
         time_to_isr: Some(secs(2 + fence + rejoin)),
         phases: phases.into(),
     }

@@ -140,6 +140,7 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         cause,
         in_place,
         ended: Some("abandoned".to_owned()),
+        why: None,
         time_to_isr: None,
         phases: BTreeMap::new(),
     });
@@ -154,6 +155,7 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         nonsense: None,
         removed: None,
         fault_at: None,
+        fenced: BTreeMap::new(),
     })
 }
 

@@ -42,7 +42,8 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
         Some(R::BudgetSpent { .. }) => R::ClaimedElsewhere { by: "b".into(), epoch: Epoch(1) },
         Some(R::ClaimedElsewhere { .. }) => R::OthersFirst { host: "b".into(), step_in: Duration::ZERO },
         Some(R::OthersFirst { .. }) => R::LeftToOthers { hosts: BTreeSet::new() },
-        Some(R::LeftToOthers { .. }) => R::StandbyFull { owns: 1 },
+        Some(R::LeftToOthers { .. }) => R::FencedHere { epoch: Epoch(1), left_to: BTreeSet::new() },
+        Some(R::FencedHere { .. }) => R::StandbyFull { owns: 1 },
         Some(R::StandbyFull { .. }) => R::NoFence { host: "a".into() },
         Some(R::NoFence { .. }) => R::Observing,
         Some(R::Observing) => R::AwaitingApproval,
@@ -60,7 +61,7 @@ fn next_escalation(after: Option<&EscalateReason>) -> Option<EscalateReason> {
     let (epoch, at, why) = (Epoch(1), String::new(), String::new());
     Some(match after {
         None => R::Stuck { epoch, at, why },
-        Some(R::Stuck { .. }) => R::AbandonedByAll { hosts: BTreeSet::new(), epoch, why },
+        Some(R::Stuck { .. }) => R::AbandonedByAll { hosts: BTreeSet::new(), epoch, why, first: None },
         Some(R::AbandonedByAll { .. }) => R::DownHere { symptom: String::new() },
         Some(R::DownHere { .. }) => R::Unregistered { why },
         Some(R::Unregistered { .. }) => return None,

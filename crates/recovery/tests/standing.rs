@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use recovery::drivers::ledger::contract::{claim, done, started};
 use recovery::journal::{Claim, Entry, EpochJournal, Record};
-use recovery::model::{BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Outcome, Succession};
-use recovery::plan::{Step, Unregister};
+use recovery::model::{
+    BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Orders, Outcome,
+    Succession,
+};
+use recovery::plan::{Phase, Stage, Step, Unregister};
 
 /// The contract's plan has two steps: to render the configuration, and to start Kafka.
 const START: usize = 1;
@@ -172,4 +175,48 @@ fn a_standing_that_was_written_before_these_were_known_is_read() {
     let fields = old.as_object_mut().expect("an object");
     assert!(fields.remove("removed").is_some() && fields.remove("fault_at").is_some());
     assert_eq!(serde_json::from_value::<LedgerStanding>(old).expect("it is read"), after(&[]));
+}
+
+#[test]
+fn who_was_fenced_stays_out_until_it_recovers_the_broker_or_rejoins() {
+    let ladder = vec!["switch".to_owned()];
+    let mut first = claim(1, 1, "a");
+    first.plan.stages.insert(
+        0,
+        Stage {
+            phase: Phase::Fence,
+            steps: vec![
+                Step::Fence { host: "home".into(), ladder: ladder.clone() },
+                Step::Prove { host: "home".into(), ladder },
+            ],
+        },
+    );
+    let orders = Orders::default();
+    let fenced = |journals: &[EpochJournal], orders: &Orders| {
+        after(journals).fenced_here(&"home".into(), orders).map(|fence| (fence.epoch, fence.proven))
+    };
+    let begun = journal(first.clone(), &[started(0)]);
+    assert_eq!(fenced(&[begun], &orders), None, "a fence that was begun is none yet");
+    let confirmed = journal(first.clone(), &[started(0), done(0, 1)]);
+    assert_eq!(fenced(&[confirmed], &orders), Some((Epoch(1), false)));
+    let proven = journal(first, &[started(0), done(0, 1), started(1), done(1, 1), abandoned()]);
+    assert_eq!(fenced(std::slice::from_ref(&proven), &orders), Some((Epoch(1), true)));
+
+    let at = |seconds| proven.claim.at + Duration::from_secs(seconds);
+    let rejoined = |host: &str, at| {
+        Orders(vec![Order { at, host: host.into(), who: "ada".to_owned(), what: Instruction::Rejoined }])
+    };
+    assert_eq!(fenced(std::slice::from_ref(&proven), &rejoined("home", at(1))), None);
+    assert!(fenced(std::slice::from_ref(&proven), &rejoined("a", at(1))).is_some(), "another host");
+    let back = journal(claim(1, 2, "home"), &[started(0), done(0, 1), started(START), recovered()]);
+    assert_eq!(fenced(&[proven, back], &orders), None);
+}
+
+#[test]
+fn the_first_failure_since_the_last_recovery_is_known_with_its_cause() {
+    let all = [journal(claim(1, 1, "a"), &[abandoned()]), journal(claim(1, 2, "b"), &[abandoned()])];
+    let standing = after(&all);
+    let first = standing.first_failure(None).expect("there is one");
+    assert_eq!((first.epoch, first.why.as_deref()), (Epoch(1), Some("render_config: w")));
+    assert_eq!(standing.first_failure(Some(all[0].claim.at)), None, "acknowledged");
 }

@@ -292,6 +292,20 @@ impl Address for OnHost {
             .await
     }
 
+    async fn here(&self) -> Result<bool, StepError> {
+        self.agent.awake().await;
+        Ok(self.agent.world.state().brokers[self.broker].address == Some(self.agent.host))
+    }
+
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        self.agent.awake().await;
+        Ok(None)
+    }
+
+    async fn defend(&self) -> Result<(), StepError> {
+        Ok(())
+    }
+
     async fn check(&self) -> Result<Note, StepError> {
         Ok(Note::new("ready"))
     }
@@ -379,6 +393,23 @@ impl BrokerHost for Agent {
             state.say(|| format!("Kafka of broker {broker} is killed on host {host}"));
             state.end_process(at, host, true);
             Ok(Note::new("killed"))
+        })
+        .await
+    }
+
+    async fn end_fenced(&self, broker: BrokerId, _limit: Duration) -> Result<Note, StepError> {
+        let (host, at) = (self.host, index(broker));
+        self.act(5, 50, |state| {
+            if state.brokers[at].processes.iter().any(|p| p.host == host) {
+                if !state.hosts[host].denied {
+                    let what =
+                        format!("host {host} ends broker {broker}, though nothing denies it the storage");
+                    state.violate("a healthy broker is left alone", &what);
+                }
+                state.say(|| format!("Kafka of broker {broker} is ended on host {host}, which is fenced"));
+                state.end_process(at, host, false);
+            }
+            Ok(Note::new("ended"))
         })
         .await
     }

@@ -136,6 +136,11 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             // Whoever has claimed it answers for itself.
             state.host_of(by).is_some_and(|by| state.hosts[by].on && state.hosts[by].agent_runs)
         }
+        HoldReason::FencedHere { .. } => {
+            let orders = recovery::model::Orders(state.book.orders().cloned().collect());
+            let standing = state.book.standing(broker, &state.name(broker));
+            standing.fenced_here(&state.name(host), &orders).is_some()
+        }
         HoldReason::LeftToOthers { .. } => true,
         HoldReason::StandbyFull { owns } => *owns >= limit(state, host),
         HoldReason::Observing => false,

@@ -209,6 +209,7 @@ impl Run {
             brokers: guards.iter().map(|b| (id(*b), broker(*b))).collect(),
             fences: fences.map(|h| (state.name(h), vec!["device".to_owned()])).collect::<BTreeMap<_, _>>(),
             unlocked: BTreeSet::new(),
+            outlive: BTreeSet::new(),
             controllers_known: true,
             known: (0..self.scenario.brokers).map(id).collect(),
             standby: Standby { rank: rank(here), rack: None, max_brokers: limit(&state, here) },

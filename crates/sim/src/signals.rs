@@ -153,6 +153,8 @@ impl Looks {
         facts.push(Fact::Storage { canary: "/mnt/kafka".to_owned(), brokers, outcome });
         for broker in &self.guarded {
             facts.push(Fact::Local { broker: id(*broker), process: state.local(host, *broker) });
+            let here = state.brokers[*broker].address == Some(host);
+            facts.push(Fact::Address { broker: id(*broker), here });
         }
     }
 

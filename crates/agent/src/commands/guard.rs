@@ -10,10 +10,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use recovery::drivers::ledger::known::KnownLedger;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
-use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders, Outcome};
+use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders};
 use recovery::plan::Step;
 use recovery::ports::{Ledger, LedgerError, chain};
 use serde::Serialize;
@@ -200,17 +199,8 @@ impl Case<'_> {
 
     /// The epoch that fenced this host, if nothing shows that the fence is gone: a recovery here, or a rejoin.
     pub(super) fn fenced(&self) -> Option<Epoch> {
-        let rejoined = self.orders.rejoined().get(self.here).copied();
-        for journal in self.journals.iter().rev() {
-            let recovered = matches!(journal.outcome(), Some(Outcome::Recovered { .. }));
-            if recovered && journal.claim.plan.to == *self.here {
-                return None;
-            }
-            if let Some(at) = fenced_at(journal, self.here) {
-                return rejoined.is_none_or(|rejoined| rejoined <= at).then_some(journal.epoch);
-            }
-        }
-        None
+        let standing = LedgerStanding::after(self.home, self.journals);
+        standing.fenced_here(self.here, self.orders).map(|fence| fence.epoch)
     }
 }
 
@@ -229,15 +219,4 @@ fn start_is_begun(journal: &EpochJournal) -> bool {
         _ => None,
     });
     done || intents.any(is_start)
-}
-
-/// When this epoch's takeover confirmed that it had fenced `host`.
-fn fenced_at(journal: &EpochJournal, host: &HostName) -> Option<Timestamp> {
-    journal.records.iter().rev().find_map(|record| match &record.entry {
-        Entry::Done { step, direction: Direction::Forward, .. } => match journal.claim.plan.step(*step) {
-            Some((_, Step::Fence { host: fenced, .. })) if fenced == host => Some(record.at),
-            _ => None,
-        },
-        _ => None,
-    })
 }

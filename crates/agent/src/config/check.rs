@@ -73,6 +73,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         brokers,
         fences: names,
         unlocked: unlocked(&fences),
+        outlive: outlive(&fences),
         controllers_known: !cluster.controllers.is_empty(),
         standby,
         peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
@@ -501,4 +502,10 @@ struct Brokers {
     sections: BTreeMap<BrokerId, String>,
     /// Every section that names a home.
     homes: Vec<(String, HostName)>,
+}
+
+/// The hosts that a fence may leave running.
+fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+    let storage_only = fences.iter().filter(|(_, ladder)| ladder.iter().any(FenceConfig::leaves_running));
+    storage_only.map(|(host, _)| host.clone()).collect()
 }

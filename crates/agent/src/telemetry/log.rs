@@ -48,6 +48,9 @@ impl EventSink for LogSink {
                 warn!(broker, epoch, "would act, if the mode allowed it:\n{plan}");
             }
             What::HandedOver { to, found } => warn!(broker, epoch, %to, found, "the broker is handed over"),
+            What::StoodDown { found } => {
+                warn!(broker, epoch, found, "what was left of the broker here is ended");
+            }
             What::Claimed { from, fault_at } => {
                 warn!(broker, epoch, %from, %fault_at, "takeover begins: the claim is won");
             }

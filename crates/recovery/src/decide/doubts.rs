@@ -18,6 +18,7 @@ impl Case<'_> {
     /// has claimed it.
     pub(super) fn objections(&self, claimed: bool) -> Vec<HoldReason> {
         let mut reasons = self.doubts();
+        reasons.extend(self.fenced_here());
         reasons.extend(self.stopped());
         reasons.extend(self.went_unseen());
         reasons.extend(self.paused());
@@ -34,7 +35,8 @@ impl Case<'_> {
     /// Every reason not to start a broker of this host again: only what concerns the host itself, unless a claimant has
     /// to be fenced for it.
     pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
-        let mut reasons: Vec<HoldReason> = self.storage_stalled().into_iter().collect();
+        let mut reasons: Vec<HoldReason> =
+            self.fenced_here().into_iter().chain(self.storage_stalled()).collect();
         let fences = self.standing.is_some_and(|s| s.writers.iter().any(|host| *host != self.topology.here));
         if fences {
             reasons.extend(self.blindness());

@@ -7,8 +7,17 @@ use jiff::Timestamp;
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
 use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome, human};
 use crate::observe::ProbeSeen;
+use crate::policy::Mode;
 
 impl Case<'_> {
+    /// This host is proven unable to write, and another one has the broker: what is left of it here is only in the way.
+    pub(super) fn stands_down(&self) -> Option<Decision> {
+        let epoch = self.standing?.out(&self.topology.here, self.orders()?)?;
+        let runs = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Running);
+        let left = runs || self.here.address_here == Some(true);
+        (left && self.policy.mode != Mode::Observe).then_some(Decision::StandDown { epoch })
+    }
+
     /// A broker that this host owns does not answer.
     pub(super) fn at_home(&self, standing: &LedgerStanding) -> Decision {
         let Some(probe) = &self.here.probe else {
@@ -84,13 +93,14 @@ impl Case<'_> {
         if spent { self.policy.restart_after } else { self.worth(self.policy.process_down_after) }
     }
 
-    /// How often the owner has started the broker again lately.
+    /// How often the owner has tried to start the broker again lately. What others tried in between does not give it new tries.
     pub(super) fn restarts(&self) -> usize {
         let Some(standing) = self.standing else { return 0 };
         let window = self.policy.restart_window;
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
-        let counts = standing.attempts.iter().rev().take_while(|attempt| attempt.in_place);
+        let counts =
+            standing.attempts.iter().filter(|attempt| attempt.in_place && attempt.by == standing.owner);
         let recent = counts.filter(|a| {
             a.at > since && a.cause == Cause::Automatic && acked.is_none_or(|acked| a.at > acked)
         });

@@ -31,7 +31,10 @@ const STRETCH: u32 = 3;
 pub fn decide(broker: BrokerId, seen: &Observation, topology: &Topology, policy: &Policy) -> Decision {
     let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
     let case = Case { broker, here: &here, standing: seen.standing(broker), seen, topology, policy };
-    case.unfinished().or_else(|| case.ordered()).unwrap_or_else(|| case.by_health())
+    case.stands_down()
+        .or_else(|| case.unfinished())
+        .or_else(|| case.ordered())
+        .unwrap_or_else(|| case.by_health())
 }
 
 /// Everything that a decision about one broker is made of.
@@ -112,8 +115,8 @@ impl Case<'_> {
         if !ours || !settled || !self.seen.is_well(self.broker) {
             return None;
         }
-        if let Some(paused) = self.paused() {
-            return Some(hold(paused));
+        if let Some(reason) = self.fenced_here().or_else(|| self.paused()) {
+            return Some(hold(reason));
         }
         match self.policy.mode {
             Mode::Observe => Some(hold(HoldReason::Observing)),
@@ -346,7 +349,8 @@ pub fn decide_manual(
 ) -> (Takeover, Vec<String>) {
     let here = seen.brokers.get(&broker).cloned().unwrap_or_default();
     let case = Case { broker, here: &here, standing: Some(standing), seen, topology, policy };
-    let doubts = case.doubts().into_iter().chain(case.paused()).chain(case.unfenceable());
+    let doubts =
+        case.doubts().into_iter().chain(case.fenced_here()).chain(case.paused()).chain(case.unfenceable());
     let mut against: Vec<String> = doubts.map(|reason| reason.to_string()).collect();
     if here.answers() {
         against.insert(0, format!("broker {broker} answers: its host would be fenced while it works"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
-use crate::model::{Broker, Candidate, HostName, LedgerStanding};
+use crate::model::{Broker, Candidate, FencedIn, HostName, LedgerStanding};
 
 impl Case<'_> {
     /// A better standby has `step_in_after` to act before the next one does.
@@ -77,9 +77,21 @@ impl Case<'_> {
             .iter()
             .flat_map(|standing| standing.writers.iter().chain(standing.gave_up(acked)))
             .collect();
-        let peers = self.seen.peers.iter().filter(|(host, _)| !out.contains(host));
+        let peers = self.seen.peers.iter();
+        let peers = peers.filter(|(host, _)| !out.contains(host) && self.fence_of(host).is_none());
         let serving = peers.filter_map(|(host, view)| Some((host, view.candidate.as_ref()?)));
         serving.filter(|(_, candidate)| candidate.serves.contains(&self.broker)).collect()
+    }
+
+    /// The fence of `host` for this broker that nobody has lifted, by the ledger.
+    fn fence_of(&self, host: &HostName) -> Option<FencedIn> {
+        self.standing?.fenced_here(host, self.orders()?)
+    }
+
+    /// A host that is fenced for a broker claims nothing for it: it could not start it, and is in the way of those who can.
+    pub(super) fn fenced_here(&self) -> Option<HoldReason> {
+        let FencedIn { epoch, .. } = self.fence_of(&self.topology.here)?;
+        Some(HoldReason::FencedHere { epoch, left_to: self.other_candidates() })
     }
 
     /// The other standbys that may yet take the broker over.
@@ -104,7 +116,12 @@ impl Case<'_> {
             return Some(hold(HoldReason::LeftToOthers { hosts }));
         }
         let hosts = gave_up.into_iter().cloned().collect();
-        let reason = EscalateReason::AbandonedByAll { hosts, epoch: standing.epoch, why: why.to_owned() };
+        let first = standing.first_failure(acked).filter(|first| first.epoch != standing.epoch);
+        let first = first.and_then(|first| {
+            Some(format!("epoch {} on {}: {}", first.epoch, first.by, first.why.as_ref()?))
+        });
+        let why = why.to_owned();
+        let reason = EscalateReason::AbandonedByAll { hosts, epoch: standing.epoch, why, first };
         Some(Decision::Escalate { reasons: vec![reason] })
     }
 }

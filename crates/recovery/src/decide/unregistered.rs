@@ -88,6 +88,7 @@ impl Case<'_> {
     /// Every reason not to kill it now.
     fn objections_to_kill(&self) -> Vec<HoldReason> {
         let mut reasons = self.blindness();
+        reasons.extend(self.fenced_here());
         reasons.extend(self.storage_stalled());
         reasons.extend(self.carries());
         reasons.extend(self.paused());

@@ -28,6 +28,9 @@ pub enum EscalateReason {
         epoch: Epoch,
         /// How it ended.
         why: String,
+        /// The first of them that failed, where that is another one: with its epoch, its host and why.
+        #[serde(default)]
+        first: Option<String>,
     },
     /// The broker is owned by this host, and starting it again here is no way out.
     DownHere {
@@ -60,11 +63,12 @@ impl fmt::Display for EscalateReason {
             Self::Stuck { epoch, at, why } => {
                 write!(f, "takeover epoch {epoch} is stuck at {at}: {why}; then run `understudy ack`")
             }
-            Self::AbandonedByAll { hosts, epoch, why } => {
+            Self::AbandonedByAll { hosts, epoch, why, first } => {
                 let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                let first = first.as_ref().map(|first| format!("first in {first}; ")).unwrap_or_default();
                 write!(
                     f,
-                    "no standby is left: {} tried (last in epoch {epoch}: {why}); repair one, then run \
+                    "no standby is left: {} tried ({first}last in epoch {epoch}: {why}); repair one, then run \
                      `understudy ack`",
                     hosts.join(", ")
                 )

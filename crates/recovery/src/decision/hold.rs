@@ -121,6 +121,13 @@ pub enum HoldReason {
         /// When this host steps in.
         step_in: Duration,
     },
+    /// This host is fenced for this broker, and nobody has lifted that: it claims nothing for it.
+    FencedHere {
+        /// The epoch that fenced it.
+        epoch: Epoch,
+        /// Other standbys that may yet take the broker over.
+        left_to: BTreeSet<HostName>,
+    },
     /// This host has tried and could not; others have not tried yet.
     LeftToOthers {
         /// Those others.
@@ -176,6 +183,7 @@ impl HoldReason {
             Self::BudgetSpent { .. } => "budget_spent",
             Self::ClaimedElsewhere { .. } => "claimed_elsewhere",
             Self::OthersFirst { .. } => "others_first",
+            Self::FencedHere { .. } => "fenced_here",
             Self::LeftToOthers { .. } => "left_to_others",
             Self::StandbyFull { .. } => "standby_full",
             Self::NoFence { .. } => "no_fence",
@@ -198,6 +206,7 @@ impl HoldReason {
             | Self::OthersFirst { .. }
             | Self::LeftToOthers { .. }
             | Self::Observing => false,
+            Self::FencedHere { left_to, .. } => left_to.is_empty(),
             Self::Isolated { .. }
             | Self::MetadataBlind
             | Self::OneWitness
@@ -247,6 +256,14 @@ impl fmt::Display for HoldReason {
             Self::ClaimedElsewhere { by, epoch } => write!(f, "{by} is taking it over (epoch {epoch})"),
             Self::OthersFirst { host, step_in } => {
                 write!(f, "{host} goes first; this host steps in after {}", human(*step_in))
+            }
+            Self::FencedHere { epoch, left_to } => {
+                write!(
+                    f,
+                    "this host was fenced in epoch {epoch}, and nobody has lifted that: run `understudy rejoin` here"
+                )?;
+                let hosts: Vec<String> = left_to.iter().map(ToString::to_string).collect();
+                if hosts.is_empty() { Ok(()) } else { write!(f, "; left to {}", hosts.join(", ")) }
             }
             Self::LeftToOthers { hosts } => {
                 let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();

@@ -42,6 +42,11 @@ pub enum Decision {
         /// The host that takes it.
         to: HostName,
     },
+    /// This host is fenced and another one has the broker, or is about to: end what is left of it here, and give its address up.
+    StandDown {
+        /// The epoch that proved that this host cannot write.
+        epoch: Epoch,
+    },
     /// Carry on with the takeover that this host has begun.
     Resume {
         /// Its epoch.
@@ -97,6 +102,7 @@ impl Decision {
             Self::RestartInPlace(_) => "restart_in_place",
             Self::SwitchOver(_) => "switch_over",
             Self::HandOver { .. } => "hand_over",
+            Self::StandDown { .. } => "stand_down",
             Self::Resume { .. } => "resume",
             Self::Withdraw { .. } => "withdraw",
             Self::Escalate { .. } => "escalate",
@@ -136,6 +142,9 @@ impl fmt::Display for Decision {
             Self::RestartInPlace(t) => write!(f, "restart it on {}", t.to),
             Self::SwitchOver(t) => write!(f, "switch over from {} to {}", t.from, t.to),
             Self::HandOver { epoch, to } => write!(f, "hand it over to {to} (epoch {epoch})"),
+            Self::StandDown { epoch } => {
+                write!(f, "end it here and give its address up: this host was fenced in epoch {epoch}")
+            }
             Self::Resume { epoch } => write!(f, "resume the takeover of epoch {epoch}"),
             Self::Withdraw { epoch } => write!(f, "withdraw the claim of epoch {epoch}"),
             Self::Escalate { reasons } => write!(f, "needs a person: {}", join(reasons)),

@@ -75,6 +75,13 @@ pub enum Fact {
     Peer(PeerView),
     /// What the daemon on this host has seen, told to a command beside it: what it remembers, and no witness.
     Daemon(PeerView),
+    /// Whether a broker's address is on this host.
+    Address {
+        /// The broker.
+        broker: BrokerId,
+        /// Whether it is.
+        here: bool,
+    },
     /// What the broker's process on this host does.
     Local {
         /// The broker.

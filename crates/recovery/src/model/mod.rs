@@ -23,7 +23,9 @@ pub use order::{Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
 pub use prediction::{Basis, LogScan, Part, Prediction};
-pub use standing::{Attempt, Cause, EpochState, LedgerStanding, Outcome, Removal, Succession};
+pub use standing::{
+    Attempt, Cause, EpochState, FencedIn, LedgerStanding, Outcome, PLACED, Removal, Succession,
+};
 pub use topology::{Broker, Endpoint, EndpointError, Locks, Standby, Topology};
 
 /// A Kafka node id (`node.id`; `broker.id` before KRaft).

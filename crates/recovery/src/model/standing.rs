@@ -7,7 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Epoch, HostName, Phase, human};
+use super::{Epoch, HostName, Orders, Phase, human};
+
+/// The detail of a note by which a step says that it put something here that was not here before. What was here already is
+/// not taken away when the broker cannot be started again where it was.
+pub const PLACED: &str = "placed";
 
 /// The ledger's last word on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,10 @@ pub struct LedgerStanding {
     /// The fault of the oldest takeover since the broker was last recovered.
     #[serde(default)]
     pub fault_at: Option<Timestamp>,
+    /// Hosts that a takeover of this broker has fenced, each with the last time. A recovery there takes it out; whether
+    /// it has rejoined since stands in the order book: [`Self::fenced_here`].
+    #[serde(default)]
+    pub fenced: BTreeMap<HostName, FencedIn>,
 }
 
 /// A registration that was, or may have been, removed by a takeover.
@@ -43,6 +51,17 @@ pub struct Removal {
     pub epoch: Epoch,
     /// When the request was begun.
     pub at: Timestamp,
+}
+
+/// The last fence of a host for one broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FencedIn {
+    /// The epoch that fenced it.
+    pub epoch: Epoch,
+    /// When the fence was confirmed.
+    pub at: Timestamp,
+    /// Whether that epoch has read back that the host cannot write.
+    pub proven: bool,
 }
 
 impl LedgerStanding {
@@ -59,7 +78,39 @@ impl LedgerStanding {
             nonsense: None,
             removed: None,
             fault_at: None,
+            fenced: BTreeMap::new(),
         }
+    }
+
+    /// The fence of `host`, if neither a recovery there nor a rejoin shows that it is gone.
+    #[must_use]
+    pub fn fenced_here(&self, host: &HostName, orders: &Orders) -> Option<FencedIn> {
+        let rejoined = orders.rejoined().get(host).copied();
+        self.fenced.get(host).copied().filter(|fence| rejoined.is_none_or(|rejoined| rejoined <= fence.at))
+    }
+
+    /// The epoch by which `host` is out: it proved that the host cannot write, nobody has lifted that since, and another host owns
+    /// the broker, or that very epoch is still under way. What is left of the broker there is only in the way.
+    #[must_use]
+    pub fn out(&self, host: &HostName, orders: &Orders) -> Option<Epoch> {
+        let fence = self.fenced_here(host, orders).filter(|fence| fence.proven)?;
+        let open_by = match &self.state {
+            Some(EpochState::Open { by, .. }) => Some(by),
+            _ => None,
+        };
+        let under_way = open_by.is_some() && fence.epoch == self.epoch;
+        let out = open_by != Some(host) && (self.owner != *host || under_way);
+        out.then_some(fence.epoch)
+    }
+
+    /// The first attempt since the broker was last recovered, or since `after`, that ended badly: what is wrong, which a
+    /// later one by another host may hide.
+    #[must_use]
+    pub fn first_failure(&self, after: Option<Timestamp>) -> Option<&Attempt> {
+        let since =
+            self.attempts.iter().rev().take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
+        let fresh = since.filter(|attempt| after.is_none_or(|after| attempt.at > after));
+        fresh.filter(|attempt| attempt.cause != Cause::Planned && attempt.why.is_some()).last()
     }
 
     /// The hosts that have tried and abandoned since the broker was last recovered, or since `after`.
@@ -104,6 +155,9 @@ pub struct Attempt {
     pub in_place: bool,
     /// The label of its outcome; `None` while it is open.
     pub ended: Option<String>,
+    /// The step that it failed at and why, if it was abandoned or is stuck.
+    #[serde(default)]
+    pub why: Option<String>,
     /// Its time-to-ISR, if it recovered.
     pub time_to_isr: Option<Duration>,
     /// How long each phase took, if it recovered.
@@ -188,6 +242,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The step that failed and why, if one did.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        match self {
+            Self::Abandoned { at, why, .. } | Self::Stuck { at, why } => Some(format!("{at}: {why}")),
+            Self::Recovered { .. } | Self::Withdrawn { .. } => None,
+        }
+    }
+
     /// The metric label.
     #[must_use]
     pub fn label(&self) -> &'static str {

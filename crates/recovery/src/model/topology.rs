@@ -138,6 +138,8 @@ pub struct Topology {
     pub fences: BTreeMap<HostName, Vec<String>>,
     /// Hosts whose first fence leaves no lock of theirs on the storage.
     pub unlocked: BTreeSet<HostName>,
+    /// Hosts that a fence of theirs may leave running, proven as it is: it denies the storage, and no more.
+    pub outlive: BTreeSet<HostName>,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
     /// Node ids of the brokers named anywhere in the configuration.

@@ -6,6 +6,7 @@
 mod predict;
 mod step;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -126,7 +127,9 @@ pub fn plan(
     let broker = topology.brokers.get(&id).ok_or(PlanError::UnknownBroker(id))?;
     let mut stages = proof(takeover, topology)?;
     let render = Step::RenderConfig { broker: id };
-    let mut prepare = prepare(broker);
+    let mut finishes = Vec::new();
+    let free = free_address(takeover, broker, topology);
+    let mut prepare = prepare(broker, free.is_some());
     match stages.first_mut() {
         // It touches nothing that the old owner has, and systemd may take seconds to read its units anew. Where a Kafka
         // of this very host may still run, nothing is laid out for the next one before that is known.
@@ -135,7 +138,16 @@ pub fn plan(
         }
         _ => prepare.steps.push(render),
     }
-    stages.push(prepare);
+    if let Some((first, finish)) = free {
+        prepare.steps.insert(0, first);
+        stages.push(prepare);
+        let address = broker.address.clone().unwrap_or_default();
+        let steps = vec![Step::MoveAddress { broker: id, address }];
+        stages.push(Stage { phase: Phase::Prepare, steps });
+        finishes = finish;
+    } else {
+        stages.push(prepare);
+    }
     let unregister = match takeover.unregistered {
         true => Unregister::Wait { why: "there is none: it was removed while the broker lived".to_owned() },
         false => unregister(broker, topology, seen),
@@ -145,6 +157,7 @@ pub fn plan(
     if broker.address.is_some() && takeover.from != takeover.to {
         rejoin.push(Step::ResetClients { broker: id });
     }
+    rejoin.extend(finishes);
     stages.extend(locks(takeover, broker, topology));
     stages.extend([
         Stage {
@@ -218,10 +231,25 @@ fn locks(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Vec<Stage
     steps.map(|step| Stage { phase: Phase::Verify, steps: vec![step] }).collect()
 }
 
-fn prepare(broker: &Broker) -> Stage {
+/// Where a possible writer may live on with the address, because a fence of it denies the storage and no more: what frees the address
+/// before it is moved, and what ends the fence after the start.
+fn free_address(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Option<(Step, Vec<Step>)> {
+    if takeover.cause == Cause::Planned {
+        return None;
+    }
+    let address = broker.address.clone()?;
+    let others = takeover.writers.iter().filter(|host| **host != takeover.to);
+    let hosts: BTreeSet<HostName> = others.filter(|host| topology.outlive.contains(*host)).cloned().collect();
+    let id = broker.id;
+    let finish = hosts.iter().map(|host| Step::FinishFence { broker: id, host: host.clone() }).collect();
+    (!hosts.is_empty()).then_some((Step::FreeAddress { broker: id, address, hosts }, finish))
+}
+
+/// `freed`: the address is moved in a stage of its own, once nobody else answers for it.
+fn prepare(broker: &Broker, freed: bool) -> Stage {
     let id = broker.id;
     let mut steps = Vec::with_capacity(2);
-    if let Some(address) = broker.address.clone() {
+    if let Some(address) = broker.address.clone().filter(|_| !freed) {
         steps.push(Step::MoveAddress { broker: id, address });
     }
     steps.push(Step::AttachStorage { broker: id, log_dirs: broker.log_dirs.clone() });

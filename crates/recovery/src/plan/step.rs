@@ -61,6 +61,23 @@ pub enum Step {
         /// The old owner.
         host: HostName,
     },
+    /// Have nobody else answer for the broker's address: a host whose storage alone is denied lives on with it. Its own agent gives
+    /// it up, else the next fence that stops the host takes it.
+    FreeAddress {
+        /// The broker.
+        broker: BrokerId,
+        /// The address, for people.
+        address: String,
+        /// The possible writers whose fence may leave them running.
+        hosts: BTreeSet<HostName>,
+    },
+    /// Stop `host` itself, whose storage alone may be denied so far: a proof is enough for a start, and not the end of a fence.
+    FinishFence {
+        /// The broker.
+        broker: BrokerId,
+        /// The old owner.
+        host: HostName,
+    },
     /// Move the broker's address here.
     MoveAddress {
         /// The broker.
@@ -142,11 +159,13 @@ pub enum Proves<'a> {
     Here,
 }
 
-/// What a failed step means for the takeover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a failed step means for the takeover, the gravest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnFailure {
     /// A person is needed: neither forward nor back is safe.
     Stuck,
+    /// Undo what was prepared; a person is needed, for no other standby can do better.
+    Escalate,
     /// Undo what was prepared and release the claim.
     Abandon,
     /// Carry on and say so at the end.
@@ -174,6 +193,8 @@ impl Step {
             Self::EndUnregistered { .. } => "end_unregistered",
             Self::ProveStopped { .. } => "prove_stopped",
             Self::AwaitRelease { .. } => "await_release",
+            Self::FreeAddress { .. } => "free_address",
+            Self::FinishFence { .. } => "finish_fence",
             Self::MoveAddress { .. } => "move_address",
             Self::AttachStorage { .. } => "attach_storage",
             Self::RenderConfig { .. } => "render_config",
@@ -196,6 +217,8 @@ impl Step {
             Self::StartBroker { .. } | Self::AwaitIsr { .. } if in_place => OnFailure::Abandon,
             // Without a proof nothing may start, and only a person can provide one.
             Self::Fence { .. } | Self::Prove { .. } => OnFailure::Stuck,
+            // Who answers here answers every standby.
+            Self::FreeAddress { .. } => OnFailure::Escalate,
             // A Kafka may run here, and another standby can fence this host.
             Self::EndUnregistered { .. } | Self::ProveStopped { .. } => OnFailure::Abandon,
             // Without the release the broker simply stays where it is: its owner starts it again if it had
@@ -212,6 +235,7 @@ impl Step {
             Self::BreakLocks { .. }
             | Self::Unregister { .. }
             | Self::ResetClients { .. }
+            | Self::FinishFence { .. }
             | Self::ElectPreferred { .. } => OnFailure::Remark,
         }
     }
@@ -279,6 +303,11 @@ impl fmt::Display for Step {
                     "wait until {host} has stopped broker {broker} and released its address and storage"
                 )
             }
+            Self::FreeAddress { address, hosts, .. } => {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                write!(f, "have {address} given up by {}, or stop that host", hosts.join(", "))
+            }
+            Self::FinishFence { host, .. } => write!(f, "stop {host} itself, so that it answers nobody"),
             Self::MoveAddress { address, .. } => write!(f, "move {address} to this host"),
             Self::AttachStorage { log_dirs, .. } => write!(f, "attach {}", paths(log_dirs)),
             Self::RenderConfig { broker } => write!(f, "render server.properties of broker {broker}"),

@@ -69,6 +69,10 @@ pub struct Truth {
     pub lock_stays: bool,
     /// The storage was told to break the dead owner's lock.
     pub lock_broken: bool,
+    /// Until when the old host answers for the address: it lives, and only its storage is denied.
+    pub answers_arp_until: Option<Moment>,
+    /// Whether the standby defends the address.
+    pub defended: bool,
     /// Whether the standby has the storage.
     pub storage_here: bool,
     /// The new incarnation has lost its registration, and serves on.
@@ -179,6 +183,7 @@ impl World {
             brokers: BTreeMap::from([(BROKER, broker)]),
             fences: BTreeMap::from([("kafka-1".into(), vec!["switch".to_owned()])]),
             unlocked: BTreeSet::new(),
+            outlive: BTreeSet::new(),
             controllers_known: true,
             known: BTreeSet::from([BrokerId(1), BrokerId(2), BrokerId(3)]),
             standby: Standby::default(),

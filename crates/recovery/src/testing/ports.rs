@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::{BROKER, World};
 use crate::model::{
-    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PartitionView, ProbeOutcome,
+    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PLACED, PartitionView, ProbeOutcome,
     QuorumView, Replication,
 };
 use crate::ports::{
@@ -49,6 +49,12 @@ impl Fence for World {
 
     async fn check(&self, _host: &HostName) -> Result<Note, StepError> {
         Ok(Note::new("answers"))
+    }
+
+    async fn finish(&self, _host: &HostName, _epoch: Epoch) -> Result<Note, StepError> {
+        self.fault("finish_fence")?;
+        self.truth().answers_arp_until = None;
+        Ok(Note::new("off"))
     }
 }
 
@@ -115,8 +121,12 @@ impl Address for FakeAddress {
 
     async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
         self.0.fault("move_address")?;
-        self.0.truth().address_here = true;
-        Ok(Note::new("moved"))
+        if self.holder().await?.is_some() {
+            return Err(refused("move the address", "another host answers for it"));
+        }
+        let was_here = std::mem::replace(&mut self.0.truth().address_here, true);
+        let note = Note::new("moved");
+        Ok(if was_here { note } else { note.with(PLACED, true) })
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
@@ -128,6 +138,21 @@ impl Address for FakeAddress {
         self.0.fault("undo move_address")?;
         self.0.truth().address_here = false;
         Ok(Note::new("released"))
+    }
+
+    async fn here(&self) -> Result<bool, StepError> {
+        Ok(self.0.truth().address_here)
+    }
+
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        let now = self.0.now().mono;
+        let answers = self.0.truth().answers_arp_until.filter(|until| now < *until);
+        Ok(answers.map(|_| "02:00:00:00:00:0b".to_owned()))
+    }
+
+    async fn defend(&self) -> Result<(), StepError> {
+        self.0.truth().defended = true;
+        Ok(())
     }
 
     async fn check(&self) -> Result<Note, StepError> {
@@ -207,6 +232,16 @@ impl BrokerHost for World {
         truth.kills += 1;
         truth.exited = true;
         Ok(Note::new("killed"))
+    }
+
+    async fn end_fenced(&self, _broker: BrokerId, _limit: Duration) -> Result<Note, StepError> {
+        self.fault("end_fenced")?;
+        let mut truth = self.truth();
+        if truth.started_at.is_some() && !truth.fenced.contains(&HostName::from("standby-1")) {
+            truth.violations.push("a Kafka was ended on a host that can write".to_owned());
+        }
+        truth.started_at = None;
+        Ok(Note::new("ended"))
     }
 
     async fn prove_stopped(&self, _broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {

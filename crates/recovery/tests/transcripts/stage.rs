@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use recovery::decide::{Decision, decide};
 use recovery::model::{
     Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, Distrust, EpochState, Evidence, Fact,
-    HostName, Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, Order, Orders,
-    Outcome, PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
+    FencedIn, HostName, Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now,
+    Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -29,6 +29,8 @@ struct Look {
     /// What other brokers say of a registration, once it is not listed.
     registered: Option<bool>,
     local: Option<LocalProcess>,
+    /// Whether its address is on this host.
+    address: Option<bool>,
     stalled: bool,
     /// What each peer's own probe says.
     peers: BTreeMap<HostName, ProbeOutcome>,
@@ -74,6 +76,7 @@ impl Default for Stage {
             listed: true,
             registered: None,
             local: None,
+            address: None,
             stalled: false,
             peers: BTreeMap::new(),
             well: Duration::from_secs(100),
@@ -127,6 +130,7 @@ impl Stage {
             "silent" => drop(self.at_work.remove(&broker(&mut words))),
             "removed" => self.removed(&mut words),
             "ended" => self.ended(&mut words),
+            "host-fenced" => self.host_fenced(&mut words),
             "order" => self.order(&mut words),
             verb => self.broker_is(verb, &mut words),
         }
@@ -154,6 +158,7 @@ impl Stage {
             "unregistered" => (look.listed, look.registered) = (false, Some(false)),
             "fenced" => (look.listed, look.registered) = (false, Some(true)),
             "untold" => look.registered = None,
+            "address" => look.address = Some(words.next() == Some("here")),
             "absent" => look.local = Some(LocalProcess::Absent),
             "stalls" => look.stalled = true,
             "mute" => drop(look.unheard_since.get_or_insert(now)),
@@ -212,9 +217,9 @@ impl Stage {
         standing.state = Some(EpochState::Open { by: by.clone(), touched: true, cause });
         standing.writers.insert(by.clone());
         let in_place = by == standing.owner;
-        let (epoch, ended, time_to_isr) = (standing.epoch, None, None);
+        let (epoch, ended, why, time_to_isr) = (standing.epoch, None, None, None);
         let phases = BTreeMap::new();
-        standing.attempts.push(Attempt { epoch, at, by, cause, in_place, ended, time_to_isr, phases });
+        standing.attempts.push(Attempt { epoch, at, by, cause, in_place, ended, why, time_to_isr, phases });
         self.at_work.insert(id);
     }
 
@@ -240,16 +245,26 @@ impl Stage {
         let Some(EpochState::Open { by, .. }) = standing.state.clone() else { panic!("nothing is open") };
         let attempt = standing.attempts.last_mut().expect("there was a claim");
         attempt.ended = Some(outcome.label().to_owned());
+        attempt.why = outcome.failure();
         if let Outcome::Recovered { time_to_isr, .. } = &outcome {
             attempt.time_to_isr = Some(*time_to_isr);
             (standing.owner, standing.writers) = (by.clone(), BTreeSet::from([by.clone()]));
             standing.removed = None;
+            standing.fenced.remove(&by);
         } else {
             standing.writers.remove(&by);
             standing.writers.insert(standing.owner.clone());
         }
         standing.state = Some(EpochState::Ended { by, outcome });
         self.at_work.remove(&id);
+    }
+
+    /// `host-fenced 1 kafka-1`: the newest epoch has fenced that host, and proven it.
+    fn host_fenced(&mut self, words: &mut SplitWhitespace<'_>) {
+        let id = broker(words);
+        let (at, name) = (self.wall(), host(words.next().expect("whom")));
+        let standing = self.standings.get_mut(&id).expect("one of the brokers");
+        standing.fenced.insert(name, FencedIn { epoch: standing.epoch, at, proven: true });
     }
 
     /// `order pause 1 60s`, `order resume`, `order ack 1`, `order approve 1`, `order switchover 1 standby-1`,
@@ -278,6 +293,10 @@ impl Stage {
             ("released", Some(broker)) => {
                 by = host(words.next().expect("by whom"));
                 Instruction::Released { broker, epoch: epoch(broker), found: "stopped".to_owned() }
+            }
+            ("rejoin", None) => {
+                by = self.topology.here.clone();
+                Instruction::Rejoined
             }
             other => panic!("no such order: {other:?}"),
         };
@@ -357,6 +376,7 @@ impl Stage {
             }
             facts.push(Fact::Probe { broker, outcome: look.probe.clone() });
             facts.extend(look.local.map(|process| Fact::Local { broker, process }));
+            facts.extend(look.address.map(|here| Fact::Address { broker, here }));
             let told = look.registered.filter(|_| self.metadata_up);
             facts.extend(told.map(|registered| Fact::Registration { broker, registered }));
             let outcome = if look.stalled { CanaryOutcome::Stalled } else { CanaryOutcome::Wrote };

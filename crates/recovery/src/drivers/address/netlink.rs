@@ -9,17 +9,24 @@ use rustix::thread::CapabilitySet;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::cidr::Cidr;
 use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
 use crate::drivers::clients::{Known, KnownClients};
-use crate::model::{Epoch, human};
+use crate::model::{Epoch, PLACED, human};
 use crate::ports::{Address, BoxError, Note, StepError};
 
 const DRIVER: &str = "netlink";
+
+/// The least time between two announcements that answer another host. RFC 5227 has ten seconds, for hosts of which neither knows
+/// who is right: here the ledger says so, and neighbours must not believe the other for as long.
+const DEFEND_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the link is asked whether another host answers for the address, while none is heard.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// An address on an interface of this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -84,6 +91,7 @@ impl NetlinkConfig {
                 clients,
                 announcing: Mutex::default(),
                 resetting: Mutex::default(),
+                defending: Mutex::default(),
             }),
             _ => Err(problems),
         }
@@ -99,6 +107,7 @@ pub struct Netlink {
     /// What goes on in the background until the address is released.
     announcing: Mutex<Option<AbortHandle>>,
     resetting: Mutex<Option<AbortHandle>>,
+    defending: Mutex<Option<AbortHandle>>,
 }
 
 impl Netlink {
@@ -117,7 +126,12 @@ impl Netlink {
     }
 
     /// The address on the interface, if it is there. On another interface it is an error.
-    async fn here(&self, routes: &Routes, link: &Link, purpose: &str) -> Result<Option<Assigned>, StepError> {
+    async fn assigned_here(
+        &self,
+        routes: &Routes,
+        link: &Link,
+        purpose: &str,
+    ) -> Result<Option<Assigned>, StepError> {
         let assigned = routes.assigned(self.cidr.address).await.map_err(|e| step_error(purpose, e))?;
         let (mut here, elsewhere): (Vec<_>, Vec<_>) =
             assigned.into_iter().partition(|assigned| assigned.index == link.index);
@@ -166,14 +180,14 @@ impl Netlink {
                     }
                 }
             };
-            tokio::spawn(tokio::time::timeout(until, announce)).abort_handle()
+            tokio::spawn(timeout(until, announce)).abort_handle()
         });
         replace(&self.announcing, announcing);
     }
 
     /// Reads back that the address is on the interface and in use.
     async fn confirm(&self, routes: &Routes, link: &Link, purpose: &str) -> Result<(), StepError> {
-        match self.here(routes, link, purpose).await? {
+        match self.assigned_here(routes, link, purpose).await? {
             Some(assigned) if !assigned.is_unusable() => Ok(()),
             Some(_) => {
                 let why = "the kernel found the address on another host too and does not use it";
@@ -196,6 +210,42 @@ fn told(known: &Known) -> String {
         text.push_str(&format!(" and not {} more, which are too many", known.left_out));
     }
     text
+}
+
+/// Answers whoever says to have the address as well, as RFC 5227 (2.4) has it for a host that must keep its address: at once, and
+/// then no more often than [`DEFEND_EVERY`]. Asks from time to time too: who only answers others is not heard by itself.
+async fn defend(wire: Wire) {
+    loop {
+        let other = match timeout(ASK_EVERY, wire.answer()).await {
+            Ok(Ok(mac)) => mac,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the link cannot be listened to");
+                sleep(ASK_EVERY).await;
+                continue;
+            }
+            Err(_silence) => {
+                if let Err(error) = wire.question().await {
+                    tracing::debug!(%error, "the question who has the address was not sent");
+                }
+                continue;
+            }
+        };
+        tracing::warn!(address = %wire.address(), %other, "another host says to have the address; telling the neighbours again");
+        loop {
+            if let Err(error) = wire.announce().await {
+                tracing::debug!(%error, "announcement was not sent");
+            }
+            sleep(DEFEND_EVERY).await;
+            // What was heard meanwhile gets one answer.
+            if !wire.heard_meanwhile() {
+                break;
+            }
+        }
+    }
+}
+
+fn is_at_work(task: &Mutex<Option<AbortHandle>>) -> bool {
+    task.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|task| !task.is_finished())
 }
 
 /// Ends what went on so far.
@@ -233,7 +283,7 @@ impl Address for Netlink {
         let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
         let link = self.link(&routes, &purpose).await?;
         let wire = self.wire(&link, &purpose)?;
-        let was_here = self.here(&routes, &link, &purpose).await?;
+        let was_here = self.assigned_here(&routes, &link, &purpose).await?;
         if was_here.is_none() {
             if let Some(wire) = &wire {
                 self.nobody_else(wire, &purpose).await?;
@@ -251,7 +301,8 @@ impl Address for Netlink {
         }
         self.confirm(&routes, &link, &purpose).await?;
         self.go_on_announcing(wire);
-        Ok(Note::new(text))
+        let note = Note::new(text);
+        Ok(if was_here.is_none() { note.with(PLACED, true) } else { note })
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
@@ -271,6 +322,7 @@ impl Address for Netlink {
     async fn release(&self) -> Result<Note, StepError> {
         replace(&self.announcing, None);
         replace(&self.resetting, None);
+        replace(&self.defending, None);
         let (address, interface) = (self.cidr.address, &self.config.interface);
         let purpose = format!("remove {address} from {interface}");
         let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
@@ -279,14 +331,45 @@ impl Address for Netlink {
                 "this host has no interface {interface}, so {address} is not on it"
             )));
         };
-        let Some(assigned) = self.here(&routes, &link, &purpose).await? else {
+        let Some(assigned) = self.assigned_here(&routes, &link, &purpose).await? else {
             return Ok(Note::new(format!("{address} is not on {interface}")));
         };
         routes.remove(interface, assigned).await.map_err(|e| step_error(&purpose, e))?;
-        match self.here(&routes, &link, &purpose).await? {
+        match self.assigned_here(&routes, &link, &purpose).await? {
             None => Ok(Note::new(format!("{address} was removed from {interface}"))),
             Some(_) => Err(refused(&purpose, "it was removed and is there again; who adds it?".to_owned())),
         }
+    }
+
+    async fn here(&self) -> Result<bool, StepError> {
+        let purpose = format!("look whether {} is here", self.cidr.address);
+        let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
+        let assigned = routes.assigned(self.cidr.address).await.map_err(|e| step_error(&purpose, e))?;
+        Ok(!assigned.is_empty())
+    }
+
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        let purpose = format!("ask who else has {}", self.cidr.address);
+        let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
+        let link = self.link(&routes, &purpose).await?;
+        let Some(wire) = self.wire(&link, &purpose)? else { return Ok(None) };
+        let found = wire.ask(self.config.probe_for).await.map_err(|e| step_error(&purpose, e))?;
+        Ok(found.map(|mac| format!("{mac} on {}", self.config.interface)))
+    }
+
+    async fn defend(&self) -> Result<(), StepError> {
+        if is_at_work(&self.defending) {
+            return Ok(());
+        }
+        let purpose = format!("defend {}", self.cidr.address);
+        let routes = Routes::open().map_err(|e| step_error(&purpose, e))?;
+        let link = self.link(&routes, &purpose).await?;
+        if self.assigned_here(&routes, &link, &purpose).await?.is_some()
+            && let Some(wire) = self.wire(&link, &purpose)?
+        {
+            replace(&self.defending, Some(tokio::spawn(defend(wire)).abort_handle()));
+        }
+        Ok(())
     }
 
     async fn check(&self) -> Result<Note, StepError> {
@@ -298,7 +381,7 @@ impl Address for Netlink {
         if !has.contains(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW) {
             return Err(refused(&purpose, PRIVILEGES.to_owned()));
         }
-        let state = match (self.here(&routes, &link, &purpose).await?, self.wire(&link, &purpose)?) {
+        let state = match (self.assigned_here(&routes, &link, &purpose).await?, self.wire(&link, &purpose)?) {
             (Some(_), _) => format!("{address} is here"),
             (None, None) => format!("{address} is not here"),
             (None, Some(wire)) => match wire.ask(self.config.probe_for).await {

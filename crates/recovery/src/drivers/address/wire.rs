@@ -16,6 +16,9 @@ use super::neighbour::{
 /// Questions asked within the time that `ask` has: on a busy link one frame may be lost.
 const QUESTIONS: u32 = 3;
 
+/// Frames that are taken in at once, at most.
+const DRAIN: usize = 1_000;
+
 /// Sends and receives the frames about one address on one interface. Needs `CAP_NET_RAW`.
 pub(super) struct Wire {
     socket: AsyncFd<Socket>,
@@ -59,6 +62,28 @@ impl Wire {
         Ok(())
     }
 
+    /// The address that it is about.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Asks once, and waits for no answer.
+    pub(super) async fn question(&self) -> io::Result<()> {
+        self.send(&probe(self.address, self.mac)).await
+    }
+
+    /// Takes in what has come, without waiting: whether another host said in it that it has the address.
+    pub(super) fn heard_meanwhile(&self) -> bool {
+        let mut frame = [0; 256];
+        let mut heard = false;
+        // Bounded: a flood must not keep this task busy for ever.
+        for _ in 0..DRAIN {
+            let Ok(length) = self.socket.get_ref().read(&mut frame) else { break };
+            heard |= owner(&frame[..length], self.address).is_some_and(|mac| mac != self.mac);
+        }
+        heard
+    }
+
     async fn send(&self, frame: &[u8]) -> io::Result<()> {
         loop {
             let mut ready = self.socket.writable().await?;
@@ -70,7 +95,7 @@ impl Wire {
     }
 
     /// Waits for a frame in which another host says that it has the address.
-    async fn answer(&self) -> io::Result<Mac> {
+    pub(super) async fn answer(&self) -> io::Result<Mac> {
         let mut frame = [0; 256];
         loop {
             let mut ready = self.socket.readable().await?;

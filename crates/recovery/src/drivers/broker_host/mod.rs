@@ -3,6 +3,7 @@
 mod check;
 pub mod class_data;
 mod common;
+mod end_fenced;
 mod problem;
 mod proc;
 pub mod process;

@@ -254,7 +254,7 @@ fn may_write(pid: i32, handle: &Path) -> bool {
 }
 
 /// Whether the command line, which everybody may read, is that of a Kafka.
-fn looks_like_kafka(pid: i32) -> bool {
+pub(super) fn looks_like_kafka(pid: i32) -> bool {
     let line = fs::read(pid_path(pid, "cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0).any(|word| word == b"kafka.Kafka")
 }

@@ -112,6 +112,32 @@ impl Fence for Ladder {
         Ok(Note::new(said.join("; ")))
     }
 
+    fn leaves_running(&self) -> bool {
+        self.rungs.iter().all(|rung| rung.leaves_running())
+    }
+
+    /// The rungs that stop the host itself, in order, until one is proven.
+    async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        let mut failures = Vec::new();
+        let rungs = self.rungs.iter().enumerate().filter(|(_, rung)| !rung.leaves_running());
+        for (index, rung) in rungs {
+            match rung.finish(host, epoch).await {
+                Ok(note) => {
+                    return Ok(Note::new(format!("{host} is off by {}: {}", self.label(index), note.text)));
+                }
+                Err(error) => failures.push(format!("{}: {}", self.label(index), chain(&error))),
+            }
+        }
+        let action = format!("stop {host} itself");
+        if failures.is_empty() {
+            let why = "no fence that stops it is configured for it: add a [[host.fence]] such as a power switch after \
+                       the one of its storage"
+                .to_owned();
+            return Err(StepError::Refused { driver: "ladder", action, why });
+        }
+        Err(Self::refused(action, &failures, "No rung is left: turn the host off by hand"))
+    }
+
     async fn check(&self, host: &HostName) -> Result<Note, StepError> {
         let checks = self.rungs.iter().map(|rung| rung.check(host));
         let results = futures_util::future::join_all(checks).await;
@@ -215,6 +241,54 @@ mod tests {
         assert_eq!(note.text.matches("reads that kafka-1 is on").count(), 2, "{note:?}");
         let error = Ladder::new(vec![lifted(), works()]).lift(&host()).await.unwrap_err().to_string();
         assert!(error.contains("exec (2 of 2)") && error.contains("turn kafka-1 on"), "{error}");
+    }
+
+    /// A rung that denies the storage, and is proven.
+    struct StorageOnly;
+
+    #[async_trait]
+    impl Fence for StorageOnly {
+        fn name(&self) -> &'static str {
+            "storage"
+        }
+        fn leaves_running(&self) -> bool {
+            true
+        }
+        async fn fence(&self, _: &HostName, _: Epoch) -> Result<Note, StepError> {
+            Ok(Note::new("denied"))
+        }
+        async fn prove(&self, host: &HostName, _: Epoch) -> Result<Proof, StepError> {
+            Ok(Proof { host: host.clone(), by: "storage".to_owned(), note: Note::new("denied") })
+        }
+        async fn lift(&self, _: &HostName) -> Result<Note, StepError> {
+            Ok(Note::new("let in"))
+        }
+        async fn check(&self, _: &HostName) -> Result<Note, StepError> {
+            Ok(Note::new("answers"))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proven_storage_fence_is_finished_by_the_next_rung_that_stops_the_host() {
+        let storage = || Arc::new(StorageOnly) as Arc<dyn Fence>;
+        let dir = tempfile::tempdir().unwrap();
+        let off = dir.path().join("off");
+        // On until it is switched off.
+        let (switch, look) =
+            (format!("touch {}", off.display()), format!("[ -e {} ] && exit 2", off.display()));
+        let ladder = Ladder::new(vec![storage(), rung(&switch, &look)]);
+        assert!(ladder.fence(&host(), EPOCH).await.unwrap().text.contains("storage (1 of 2)"));
+        assert!(!off.exists(), "the first proof is enough for a start");
+        let note = ladder.finish(&host(), EPOCH).await.unwrap();
+        assert!(note.text.starts_with("kafka-1 is off by exec (2 of 2)"), "{}", note.text);
+        assert!(off.exists() && !ladder.leaves_running());
+
+        let error = Ladder::new(vec![storage()]).finish(&host(), EPOCH).await.unwrap_err().to_string();
+        assert!(error.contains("no fence that stops it is configured"), "{error}");
+        assert!(Ladder::new(vec![storage()]).leaves_running());
+        let broken = Ladder::new(vec![storage(), rung("exit 7", "exit 1")]);
+        let error = broken.finish(&host(), EPOCH).await.unwrap_err().to_string();
+        assert!(error.contains("exec (2 of 2)") && error.contains("turn the host off by hand"), "{error}");
     }
 
     #[tokio::test]

@@ -73,6 +73,12 @@ impl FenceConfig {
         matches!(self, Self::OntapExport(_))
     }
 
+    /// Whether this fence denies the storage and no more: the host lives on, with its address.
+    #[must_use]
+    pub fn leaves_running(&self) -> bool {
+        matches!(self, Self::OntapExport(_))
+    }
+
     /// The addresses by which the host mounts its volumes, where the fence goes by them.
     #[must_use]
     pub fn storage_addresses(&self) -> &[IpAddr] {

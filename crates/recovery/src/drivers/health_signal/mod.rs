@@ -5,6 +5,7 @@ pub mod kafka_metadata;
 pub mod kafka_probe;
 pub mod kafka_quorum;
 pub mod kafka_registration;
+pub mod local_address;
 pub mod local_process;
 pub mod ontap_clients;
 pub mod peer;

@@ -24,6 +24,7 @@ use serde::Deserialize;
 use super::BrokerIdentity;
 use super::class_data::{AtStart, ClassDataUse, Recipe, Shelf};
 use super::common::{Common, Section};
+use super::end_fenced::end_fenced;
 use super::problem::{Problem, off_path_error};
 use super::proc::ProcessId;
 use super::user::User;
@@ -206,6 +207,11 @@ impl BrokerHost for Process {
     async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError> {
         let action = format!("kill Kafka of broker {broker}");
         self.run(action, limit + self.timeout, move |inner| inner.kill(broker, pid, limit)).await
+    }
+
+    async fn end_fenced(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("end the Kafka of broker {broker}, which cannot write");
+        self.run(action, limit + self.timeout, move |inner| end_fenced(&inner.common, broker, limit)).await
     }
 
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {

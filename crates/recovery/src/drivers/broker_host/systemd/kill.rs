@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::super::end_fenced::end_fenced;
 use super::super::problem::Problem;
 use super::Systemd;
 use super::unit::Sight;
@@ -36,6 +37,21 @@ impl Systemd {
         let note = stopped?;
         killed?;
         Ok(Note::new(format!("{}; it was killed", note.text)).with("pid", pid))
+    }
+
+    /// Kills the unit's Kafka, with its stop, so that systemd does not start it again; and whatever else runs this broker.
+    pub(super) async fn end_unit(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
+        let unit = self.unit(broker)?;
+        let seen = self.bus.look(&unit, self.timeout).await?;
+        let ended = match seen.sight(true) {
+            Sight::Running(pid) => Some(self.kill_unit(broker, pid, limit).await?.text),
+            _ => None,
+        };
+        let what = "ending what else runs this broker";
+        let others =
+            self.files(what, limit + self.timeout, move |common| end_fenced(common, broker, limit)).await?;
+        let said: Vec<String> = ended.into_iter().chain([others.text]).collect();
+        Ok(Note::new(said.join("; ")))
     }
 
     /// Sends SIGKILL once the unit is being stopped: a unit that is killed before would be started again.

@@ -199,6 +199,11 @@ impl BrokerHost for Systemd {
         self.kill_unit(broker, pid, limit).await.map_err(|problem| problem.into_step(DRIVER, &action))
     }
 
+    async fn end_fenced(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
+        let action = format!("end the Kafka of broker {broker}, which cannot write");
+        self.end_unit(broker, limit).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
         let action = format!("prove that no Kafka of broker {broker} runs on this host");
         self.prove_unit_stopped(broker, epoch).await.map_err(|problem| problem.into_step(DRIVER, &action))

@@ -245,6 +245,10 @@ impl OntapExport {
 
 #[async_trait]
 impl Fence for OntapExport {
+    fn leaves_running(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &str {
         DRIVER
     }
