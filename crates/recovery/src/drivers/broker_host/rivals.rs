@@ -98,11 +98,11 @@ impl Ours {
 /// The last of Kafka's `--override key=value` for `key`.
 fn overridden(arguments: &[&[u8]], key: &str) -> Option<String> {
     let pairs = arguments.windows(2).filter(|pair| pair[0] == b"--override");
-    let values = pairs.filter_map(|pair| {
+    let mut values = pairs.filter_map(|pair| {
         let (name, value) = std::str::from_utf8(pair[1]).ok()?.split_once('=')?;
         (name.trim() == key).then(|| value.to_owned())
     });
-    values.last()
+    values.next_back()
 }
 
 /// A path as process `pid` means it, as this one can open it.
