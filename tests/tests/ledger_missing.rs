@@ -76,7 +76,7 @@ fn a_copied_name_or_home_claims_nothing_and_is_told() {
         scenario.start_agents()?;
         scenario.decided_by(home, "healthy", PATIENCE)?;
         let twin = impostor(lab, &scenario, ("twin", "10.77.0.41"), |config| {
-            standby::set(config, "agent", "host", "b1")
+            standby::set(config, "agent", "host", "b1");
         })?;
         let liar = impostor(lab, &scenario, ("liar", "10.77.0.42"), |config| {
             let brokers = config.get_mut("broker").and_then(|brokers| brokers.as_array_mut());

@@ -123,7 +123,7 @@ impl fmt::Display for Shown {
         for (broker, (home, holder)) in homes {
             match holder {
                 Some(HomeHolder { home, at }) => {
-                    write!(f, "\nhome of broker {broker}: {home}, since {at:.0}")?
+                    write!(f, "\nhome of broker {broker}: {home}, since {at:.0}")?;
                 }
                 None => write!(f, "\nhome of broker {broker}: {home} by this configuration, not registered")?,
             }
