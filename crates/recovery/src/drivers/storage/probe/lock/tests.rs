@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::{BufRead, BufReader, Write, stdout};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn a_process_that_holds_a_lock() {
     let Some(path) = std::env::var_os(HOLDS) else { return };
     let file = OpenOptions::new().write(true).open(path).unwrap();
     fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-    stdout().write_all(b"\nheld\n").unwrap();
+    io::stdout().write_all(b"\nheld\n").unwrap();
     std::thread::sleep(Duration::from_secs(600));
 }
 
