@@ -476,6 +476,60 @@ mod tests {
         run_ignored_tests_of(module_path!());
     }
 
+    /// As `two_hosts`, with a switch in the peer's place and, behind it, a host that has the address as well.
+    fn a_zombie() {
+        two_hosts();
+        must(
+            "[ -e /run/netns/zombie ] && ip netns del zombie || true
+            ip -n peer link add br type bridge
+            ip -n peer address flush dev there
+            ip -n peer link set there master br
+            ip -n peer address add 10.77.0.2/24 dev br
+            ip -n peer link set br up
+            ip netns add zombie
+            ip -n peer link add port type veth peer name z netns zombie
+            ip -n peer link set port master br up
+            ip -n zombie address add 10.77.0.50/24 dev z
+            ip -n zombie link set z up",
+        );
+    }
+
+    #[tokio::test]
+    #[ignore = "run by addresses_in_namespaces_of_their_own"]
+    async fn a_zombie_that_speaks_up_is_answered_and_the_neighbours_keep_the_owner() {
+        if !inside() {
+            return;
+        }
+        a_zombie();
+        must("ip -n zombie link set z down");
+        let netlink = netlink("10.77.0.50/24");
+        netlink.acquire(EPOCH).await.unwrap();
+        netlink.defend().await.unwrap();
+        netlink.defend().await.unwrap();
+        assert!(netlink.here().await.unwrap());
+        // What is told in the background is over, so that only the defence is left.
+        replace(&netlink.announcing, None);
+        let (ours, theirs) = (mac_of("", "here"), mac_of("-n zombie", "z"));
+        assert_eq!(netlink.holder().await.unwrap(), None);
+
+        // Its link heals, and it has something to say to the peer: it asks for it, and tells everybody its own address by that.
+        must("ip -n zombie link set z up");
+        let begun = Instant::now();
+        let mut kept = 0;
+        while kept < 5 {
+            must(
+                "ip netns exec zombie bash -c 'ip neighbour flush dev z; echo x > /dev/udp/10.77.0.2/9' || true",
+            );
+            let known = must("ip -n peer neighbour show 10.77.0.50 dev br");
+            kept = if known.contains(&ours) { kept + 1 } else { 0 };
+            assert!(begun.elapsed() < Duration::from_secs(20), "the peer knows {known}");
+            sleep(DEFEND_EVERY * 2).await;
+        }
+        assert!(netlink.holder().await.unwrap().unwrap().contains(&theirs));
+        netlink.release().await.unwrap();
+        assert!(!netlink.here().await.unwrap() && !is_at_work(&netlink.defending));
+    }
+
     #[tokio::test]
     #[ignore = "run by addresses_in_namespaces_of_their_own"]
     async fn an_address_moves_here_and_the_neighbour_learns_it() {
