@@ -56,12 +56,9 @@ async fn only_the_owner_may_start() {
     assert!(said.err.contains("belongs to standby-1") && said.err.contains("understudy rejoin"), "{said:?}");
 }
 
-/// `guard --exec` on a host, whose agent keeps its own in `state`.
+/// `guard --exec` on a host.
 fn exec(site: &Site, host: &str, command: &[&str]) -> std::process::Command {
     let path = small(site, host);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let state = format!("[agent]\nstate_dir = \"{}\"\n", site.path("state").display());
-    std::fs::write(&path, text.replacen("[agent]\n", &state, 1)).unwrap();
     let guard = ["guard", "--broker", "1", "--wait", "0s", "--exec", "--"];
     site.command_with(&path, &[&guard, command].concat())
 }

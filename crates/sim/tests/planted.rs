@@ -29,7 +29,7 @@ fn a_ledger_that_takes_writes_of_old_epochs_is_found() {
 fn a_claimant_that_is_not_named_as_a_writer_is_found() {
     let rules =
         ["every run comes to an end", "no start without a proof of every possible writer", "two writers"];
-    found(Bug::ForgottenWriter, 100, &rules);
+    found(Bug::ForgottenWriter, 2000, &rules);
 }
 
 #[test]

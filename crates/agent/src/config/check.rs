@@ -1,6 +1,6 @@
 //! Raw → checked. Every check notes what it finds and goes on, so that one run shows everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,20 +17,13 @@ use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, h
 use recovery::policy::{Mode, Policy};
 
 use super::document::Document;
-use super::exports::{self, Guarded};
 use super::problem::Problem;
 use super::raw::{Raw, RawAgent, RawPolicy, RawStandby};
-use super::{BrokerConfig, Config, shape};
+use super::{BrokerConfig, Config, fences, shape};
 use crate::world::OURSELVES;
 
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
-
-/// The hosts whose first fence leaves no lock of theirs behind.
-fn unlocked(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
-    let first = |ladder: &Vec<FenceConfig>| ladder.first().is_some_and(FenceConfig::frees_locks);
-    fences.iter().filter(|(_, ladder)| first(ladder)).map(|(host, _)| host.clone()).collect()
-}
 
 /// Checks the whole file.
 ///
@@ -45,10 +38,10 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let standby = check.standby();
     let policy = check.policy(mode);
     let ledger = check.ledger();
-    let (fences, names) = check.hosts();
+    let (ladders, names) = check.hosts();
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
-    check.exports_cover(&brokers, &fences, agent.as_ref(), mode);
+    check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
@@ -72,8 +65,8 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         known: brokers.keys().copied().collect(),
         brokers,
         fences: names,
-        unlocked: unlocked(&fences),
-        outlive: outlive(&fences),
+        unlocked: fences::unlocked(&ladders),
+        outlive: fences::outlive(&ladders),
         controllers_known: !cluster.controllers.is_empty(),
         standby,
         peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
@@ -89,7 +82,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         policy,
         cluster,
         ledger,
-        fences,
+        fences: ladders,
         broker_host,
         brokers,
         peers,
@@ -100,16 +93,16 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
 }
 
 /// The `[agent]` section.
-struct Agent {
-    here: HostName,
-    state_dir: PathBuf,
-    listen: Option<SocketAddr>,
-    socket: PathBuf,
+pub(super) struct Agent {
+    pub(super) here: HostName,
+    pub(super) state_dir: PathBuf,
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) socket: PathBuf,
 }
 
 pub(super) struct Check<'t> {
     pub(super) doc: Document<'t>,
-    warnings: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
 }
 
 impl Check<'_> {
@@ -439,51 +432,6 @@ impl Check<'_> {
         }
         Some(config)
     }
-
-    /// What export rules prove of a host must be all that matters of it.
-    fn exports_cover(
-        &mut self,
-        all: &Brokers,
-        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
-        agent: Option<&Agent>,
-        mode: Option<Mode>,
-    ) {
-        let here = agent.map(|agent| &agent.here);
-        let guarded = all.brokers.values().filter_map(|broker| {
-            let (section, drivers) = (all.sections.get(&broker.id)?, all.drivers.get(&broker.id)?);
-            Some(Guarded { section, id: broker.id, home: &broker.home, drivers })
-        });
-        for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences, here) {
-            let problem = self.doc.describe(&key, reason, remedy);
-            self.as_mode_wants(problem, mode);
-        }
-    }
-
-    /// Who only watches may do so with what could not be acted by.
-    fn as_mode_wants(&mut self, problem: Problem, mode: Option<Mode>) {
-        match mode {
-            Some(Mode::Observe) => self.warnings.push(problem),
-            _ => self.doc.note(problem),
-        }
-    }
-
-    /// Without a fence nothing could be proven, and so nothing started.
-    fn homes_can_be_fenced(
-        &mut self,
-        homes: &[(String, HostName)],
-        fences: &BTreeMap<HostName, Vec<String>>,
-        mode: Option<Mode>,
-    ) {
-        for (section, home) in homes {
-            if fences.get(home).is_some_and(|ladder| !ladder.is_empty()) {
-                continue;
-            }
-            let reason = "has no fence, so a takeover from it could never be proven safe".to_owned();
-            let remedy = format!("add a [[host]] with name = \"{home}\" and a [[host.fence]]");
-            let problem = self.doc.describe(&format!("{section}.home"), reason, remedy);
-            self.as_mode_wants(problem, mode);
-        }
-    }
 }
 
 /// What only one broker can have.
@@ -495,17 +443,11 @@ struct Taken {
 
 /// The `[[broker]]` sections: what could be read of each.
 #[derive(Default)]
-struct Brokers {
-    brokers: BTreeMap<BrokerId, Broker>,
-    drivers: BTreeMap<BrokerId, BrokerConfig>,
+pub(super) struct Brokers {
+    pub(super) brokers: BTreeMap<BrokerId, Broker>,
+    pub(super) drivers: BTreeMap<BrokerId, BrokerConfig>,
     /// Where each stands in the file.
-    sections: BTreeMap<BrokerId, String>,
+    pub(super) sections: BTreeMap<BrokerId, String>,
     /// Every section that names a home.
-    homes: Vec<(String, HostName)>,
-}
-
-/// The hosts that a fence may leave running.
-fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
-    let storage_only = fences.iter().filter(|(_, ladder)| ladder.iter().any(FenceConfig::leaves_running));
-    storage_only.map(|(host, _)| host.clone()).collect()
+    pub(super) homes: Vec<(String, HostName)>,
 }

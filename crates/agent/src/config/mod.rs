@@ -3,6 +3,7 @@
 mod check;
 mod document;
 mod exports;
+mod fences;
 mod problem;
 mod raw;
 mod reference;

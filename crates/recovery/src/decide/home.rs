@@ -33,13 +33,13 @@ impl Case<'_> {
             let clue = format!("it {}, and its process does not run here", probe.outcome.word());
             return Decision::Suspect { clue };
         }
+        let reasons = self.objections_at_home();
         if let Some(clue) = self.may_be_booting(probe) {
-            return Decision::Suspect { clue };
+            return if reasons.is_empty() { Decision::Suspect { clue } } else { Decision::Hold { reasons } };
         }
         if self.restarts() >= self.policy.restart_tries {
             return self.leave_to_others("ended again after every restart in place");
         }
-        let reasons = self.objections_at_home();
         if reasons.is_empty() {
             Decision::RestartInPlace(self.takeover(standing, &standing.owner, Cause::Automatic))
         } else {

@@ -481,14 +481,14 @@ mod tests {
         two_hosts();
         must(
             "[ -e /run/netns/zombie ] && ip netns del zombie || true
-            ip -n peer link add br type bridge
+            ip -n peer link add sw0 type bridge
             ip -n peer address flush dev there
-            ip -n peer link set there master br
-            ip -n peer address add 10.77.0.2/24 dev br
-            ip -n peer link set br up
+            ip -n peer link set there master sw0
+            ip -n peer address add 10.77.0.2/24 dev sw0
+            ip -n peer link set sw0 up
             ip netns add zombie
             ip -n peer link add port type veth peer name z netns zombie
-            ip -n peer link set port master br up
+            ip -n peer link set port master sw0 up
             ip -n zombie address add 10.77.0.50/24 dev z
             ip -n zombie link set z up",
         );
@@ -520,7 +520,7 @@ mod tests {
             must(
                 "ip netns exec zombie bash -c 'ip neighbour flush dev z; echo x > /dev/udp/10.77.0.2/9' || true",
             );
-            let known = must("ip -n peer neighbour show 10.77.0.50 dev br");
+            let known = must("ip -n peer neighbour show 10.77.0.50 dev sw0");
             kept = if known.contains(&ours) { kept + 1 } else { 0 };
             assert!(begun.elapsed() < Duration::from_secs(20), "the peer knows {known}");
             sleep(DEFEND_EVERY * 2).await;

@@ -1,0 +1,70 @@
+//! What the fences of the hosts mean for the rest of the configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use recovery::drivers::fence::FenceConfig;
+use recovery::model::HostName;
+use recovery::policy::Mode;
+
+use super::check::{Agent, Brokers, Check};
+use super::exports::{self, Guarded};
+use super::problem::Problem;
+
+/// The hosts whose first fence leaves no lock of theirs behind.
+pub(super) fn unlocked(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+    let first = |ladder: &Vec<FenceConfig>| ladder.first().is_some_and(FenceConfig::frees_locks);
+    fences.iter().filter(|(_, ladder)| first(ladder)).map(|(host, _)| host.clone()).collect()
+}
+
+/// The hosts that a fence may leave running.
+pub(super) fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+    let storage_only = fences.iter().filter(|(_, ladder)| ladder.iter().any(FenceConfig::leaves_running));
+    storage_only.map(|(host, _)| host.clone()).collect()
+}
+
+impl Check<'_> {
+    /// What export rules prove of a host must be all that matters of it.
+    pub(super) fn exports_cover(
+        &mut self,
+        all: &Brokers,
+        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+        agent: Option<&Agent>,
+        mode: Option<Mode>,
+    ) {
+        let here = agent.map(|agent| &agent.here);
+        let guarded = all.brokers.values().filter_map(|broker| {
+            let (section, drivers) = (all.sections.get(&broker.id)?, all.drivers.get(&broker.id)?);
+            Some(Guarded { section, id: broker.id, home: &broker.home, drivers })
+        });
+        for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences, here) {
+            let problem = self.doc.describe(&key, reason, remedy);
+            self.as_mode_wants(problem, mode);
+        }
+    }
+
+    /// Who only watches may do so with what could not be acted by.
+    fn as_mode_wants(&mut self, problem: Problem, mode: Option<Mode>) {
+        match mode {
+            Some(Mode::Observe) => self.warnings.push(problem),
+            _ => self.doc.note(problem),
+        }
+    }
+
+    /// Without a fence nothing could be proven, and so nothing started.
+    pub(super) fn homes_can_be_fenced(
+        &mut self,
+        homes: &[(String, HostName)],
+        fences: &BTreeMap<HostName, Vec<String>>,
+        mode: Option<Mode>,
+    ) {
+        for (section, home) in homes {
+            if fences.get(home).is_some_and(|ladder| !ladder.is_empty()) {
+                continue;
+            }
+            let reason = "has no fence, so a takeover from it could never be proven safe".to_owned();
+            let remedy = format!("add a [[host]] with name = \"{home}\" and a [[host.fence]]");
+            let problem = self.doc.describe(&format!("{section}.home"), reason, remedy);
+            self.as_mode_wants(problem, mode);
+        }
+    }
+}
