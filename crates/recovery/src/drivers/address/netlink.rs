@@ -520,10 +520,11 @@ mod tests {
             must(
                 "ip netns exec zombie bash -c 'ip neighbour flush dev z; echo x > /dev/udp/10.77.0.2/9' || true",
             );
+            // This thread carries the defence as well, which needs a moment.
+            sleep(DEFEND_EVERY * 2).await;
             let known = must("ip -n peer neighbour show 10.77.0.50 dev sw0");
             kept = if known.contains(&ours) { kept + 1 } else { 0 };
             assert!(begun.elapsed() < Duration::from_secs(20), "the peer knows {known}");
-            sleep(DEFEND_EVERY * 2).await;
         }
         assert!(netlink.holder().await.unwrap().unwrap().contains(&theirs));
         netlink.release().await.unwrap();
