@@ -86,15 +86,23 @@ impl Ontap {
         self.storage.gate()
     }
 
-    /// Has every host fenced by its export rules and by nothing else, and `own` let in by them.
+    /// Has every host fenced by its export rules, and `own` let in by them. What fences there were stay behind them if
+    /// `others` is set, and nothing else fences if not.
     ///
     /// # Errors
     /// When the storage system has no certificate.
-    pub(crate) fn configure(&self, config: &mut Table, own: &Host, timeout: &str) -> Result<()> {
+    pub(crate) fn configure(
+        &self,
+        config: &mut Table,
+        own: &Host,
+        timeout: &str,
+        others: bool,
+    ) -> Result<()> {
         let volumes = self.storage.volumes.keys().cloned().collect();
         let hosts = lock(&self.storage.hosts);
         let addresses = hosts.iter().map(|host| (host.name().to_owned(), host.address())).collect();
-        Login::of(&self.storage.fake, volumes, addresses)?.configure(config, own.address(), timeout)
+        let login = Login { others, ..Login::of(&self.storage.fake, volumes, addresses)? };
+        login.configure(config, own.address(), timeout)
     }
 
     /// Has something go wrong with some requests, until [`Ontap::heal`].
@@ -134,6 +142,8 @@ pub struct Login {
     login: Table,
     volumes: Vec<String>,
     addresses: BTreeMap<String, Ipv4Addr>,
+    /// Whether the fences that a host has already come after the export rules.
+    others: bool,
 }
 
 impl Login {
@@ -148,10 +158,10 @@ impl Login {
         login.insert("password_file".to_owned(), PASSWORD.into());
         login.insert("url".to_owned(), fake.url().into());
         login.insert("pin".to_owned(), Fingerprint::of(certificate).to_string().into());
-        Ok(Self { login, volumes, addresses })
+        Ok(Self { login, volumes, addresses, others: false })
     }
 
-    /// Has every host fenced by its export rules and by nothing else, and the host at `own` let in by them. The password
+    /// Has every host fenced by its export rules first, and the host at `own` let in by them. The password
     /// is expected in `/srv/local/ontap.password`.
     ///
     /// # Errors
@@ -170,7 +180,11 @@ impl Login {
             let mut fence = section(self.volumes.clone(), *address);
             fence.insert("driver".to_owned(), "ontap_export".into());
             fence.insert("timeout".to_owned(), timeout.into());
-            host.insert("fence".to_owned(), vec![fence].into());
+            let mut ladder = vec![Value::from(fence)];
+            if let (true, Some(Value::Array(others))) = (self.others, host.remove("fence")) {
+                ladder.extend(others);
+            }
+            host.insert("fence".to_owned(), ladder.into());
         }
         for broker in tables(config, "broker") {
             let id = broker.get("id").and_then(Value::as_integer).context("a broker without id")?;

@@ -451,7 +451,7 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
         }
         standby::fence_by(&mut config, setup.fence);
         if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {
-            ontap.configure(&mut config, host, timeout)?;
+            ontap.configure(&mut config, host, timeout, setup.then_switched_off)?;
         }
         if setup.peers {
             let others = all.iter().filter(|other| other.name() != host.name());

@@ -210,7 +210,7 @@ pub fn keep_canary(config: &mut Table, cluster: &Cluster) {
 }
 
 /// A `[[host]]` that the lab's switch can switch off.
-fn fenced(lab: &Lab, name: &str) -> Result<Value> {
+pub(crate) fn fenced(lab: &Lab, name: &str) -> Result<Value> {
     let (agent, switch) = (fence_lab()?.display().to_string(), lab.switch().address());
     let (ip, port) = (switch.ip().to_string(), switch.port().to_string());
     let mut fence = toml! {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::host::Host;
+use crate::nfs::Guest;
 
 /// How the switch treats one plug.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -104,6 +105,8 @@ pub struct PowerSwitch {
 #[derive(Debug)]
 struct Rack {
     hosts: Hosts,
+    /// Machines with kernels of their own, each plugged into the outlet of its name.
+    guests: Mutex<BTreeMap<String, Arc<Guest>>>,
     modes: Mutex<BTreeMap<String, Mode>>,
     requests: Mutex<Vec<String>>,
 }
@@ -113,7 +116,12 @@ impl PowerSwitch {
     pub(crate) fn start(ip: Ipv4Addr, hosts: Hosts) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0))?;
         let port = listener.local_addr()?.port();
-        let rack = Arc::new(Rack { hosts, modes: Mutex::default(), requests: Mutex::default() });
+        let rack = Arc::new(Rack {
+            hosts,
+            guests: Mutex::default(),
+            modes: Mutex::default(),
+            requests: Mutex::default(),
+        });
         let served = Arc::clone(&rack);
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
@@ -132,6 +140,11 @@ impl PowerSwitch {
     #[must_use]
     pub fn address(&self) -> SocketAddrV4 {
         self.address
+    }
+
+    /// From now on, switches the power of this machine too.
+    pub fn plug_in(&self, guest: &Arc<Guest>) {
+        lock(&self.rack.guests).insert(guest.name().to_owned(), Arc::clone(guest));
     }
 
     /// From now on, treats `plug` so.
@@ -177,17 +190,61 @@ impl Rack {
 
     fn act(&self, action: &str, plug: &str, mode: Mode) -> Result<&'static str> {
         let (name, outlet) = Outlet::of(plug);
-        let host = lock(&self.hosts).get(name).cloned();
-        let Some(host) = host else { anyhow::bail!("no plug {plug:?}") };
+        let (host, guest) = (lock(&self.hosts).get(name).cloned(), lock(&self.guests).get(plug).cloned());
+        let machine: &dyn Plugged = match (&host, &guest) {
+            (Some(host), _) => &Socket { outlet, host },
+            (None, Some(guest)) => guest.as_ref(),
+            (None, None) => anyhow::bail!("no plug {plug:?}"),
+        };
         match (action, mode) {
             ("off" | "on", Mode::Refuse) => anyhow::bail!("outlet locked by administrator"),
             ("off" | "on", Mode::Lie) => Ok("ok"),
-            ("off", _) => outlet.off(&host).map(|()| "ok"),
-            ("on", _) => outlet.on(&host).map(|()| "ok"),
+            ("off", _) => machine.off().map(|()| "ok"),
+            ("on", _) => machine.on().map(|()| "ok"),
             ("status", Mode::Unknown) => Ok("unknown"),
-            ("status", _) => Ok(if outlet.is_on(&host)? { "on" } else { "off" }),
+            ("status", _) => Ok(if machine.is_on()? { "on" } else { "off" }),
             _ => anyhow::bail!("no action {action:?}"),
         }
+    }
+}
+
+/// What an outlet can switch.
+trait Plugged {
+    fn off(&self) -> Result<()>;
+    fn on(&self) -> Result<()>;
+    fn is_on(&self) -> Result<bool>;
+}
+
+struct Socket<'h> {
+    outlet: Outlet,
+    host: &'h Host,
+}
+
+impl Plugged for Socket<'_> {
+    fn off(&self) -> Result<()> {
+        self.outlet.off(self.host)
+    }
+
+    fn on(&self) -> Result<()> {
+        self.outlet.on(self.host)
+    }
+
+    fn is_on(&self) -> Result<bool> {
+        self.outlet.is_on(self.host)
+    }
+}
+
+impl Plugged for Guest {
+    fn off(&self) -> Result<()> {
+        self.crash()
+    }
+
+    fn on(&self) -> Result<()> {
+        self.power_on()
+    }
+
+    fn is_on(&self) -> Result<bool> {
+        Ok(Guest::is_on(self))
     }
 }
 

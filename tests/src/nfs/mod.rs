@@ -119,7 +119,15 @@ impl NfsBed {
     /// # Errors
     /// When it does not serve after half a minute.
     pub fn server(&self, lab: &Lab, exports: Vec<Export>) -> Result<Arc<NfsServer>> {
-        Ok(Arc::new(NfsServer::start(&self.parts.root, lab, exports)?))
+        self.server_with_lease(lab, exports, server::LEASE)
+    }
+
+    /// [`NfsBed::server`], which keeps what a silent client holds for `lease` seconds.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn server_with_lease(&self, lab: &Lab, exports: Vec<Export>, lease: u32) -> Result<Arc<NfsServer>> {
+        Ok(Arc::new(NfsServer::start(&self.parts.root, lab, exports, lease)?))
     }
 }
 

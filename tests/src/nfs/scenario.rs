@@ -19,7 +19,7 @@ use crate::host::Output;
 use crate::kafka::{Cluster, ClusterSpec, Rejoin, Standing};
 use crate::ontap::volume;
 use crate::scenario::{PATIENCE, TOPIC, VICTIM};
-use crate::standby::{CANARY, guest_config, set};
+use crate::standby::{CANARY, fenced, guest_config, set};
 use crate::{Lab, eventually};
 
 /// The partitions of the topic that is written to all the time.
@@ -38,11 +38,14 @@ pub struct NfsSetup {
     pub canary: bool,
     /// What differs in the brokers' properties.
     pub properties: &'static [(&'static str, &'static str)],
+    /// Fences by the power switch and by nothing else, on a server that keeps a silent client's locks for so many seconds
+    /// and lets every host in.
+    pub power_and_lease: Option<u32>,
 }
 
 impl Default for NfsSetup {
     fn default() -> Self {
-        Self { standbys: 1, canary: false, properties: &[] }
+        Self { standbys: 1, canary: false, properties: &[], power_and_lease: None }
     }
 }
 
@@ -71,21 +74,32 @@ impl<'a> NfsScenario<'a> {
     pub fn begin(lab: &'a Lab, setup: &NfsSetup) -> Result<Self> {
         let bed = NfsBed::open(lab)?;
         let [ledger, canaries] = [LEDGER_EXPORT, CANARY_EXPORT].map(Export::to_all);
-        let exports = vec![Export::to(&volume(VICTIM), &[HOME]), ledger, canaries];
-        let server = bed.server(lab, exports)?;
+        let server = match setup.power_and_lease {
+            Some(lease) => {
+                let exports = vec![Export::to_all(&volume(VICTIM)), ledger, canaries];
+                bed.server_with_lease(lab, exports, lease)?
+            }
+            None => bed.server(lab, vec![Export::to(&volume(VICTIM), &[HOME]), ledger, canaries])?,
+        };
         let guests = boot(lab, &bed, setup)?;
         let (home, others) = guests.split_first().context("no guests")?;
         let at_home = GuestHome { guest: Arc::clone(home), server: Arc::clone(&server) };
-        let guests = BTreeMap::from([(VICTIM, at_home)]);
+        let at_home = BTreeMap::from([(VICTIM, at_home)]);
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let properties = setup.properties.iter().map(owned).collect();
-        let cluster = lab.kafka(ClusterSpec { guests, properties, ..ClusterSpec::default() })?;
-        let storage = NfsOntap::start(lab, &server, &[(&volume(VICTIM), (home.name(), home.address()))])?;
-        others.iter().try_for_each(|guest| storage.plug_in(guest.name(), guest.address()))?;
+        let cluster = lab.kafka(ClusterSpec { guests: at_home, properties, ..ClusterSpec::default() })?;
+        let (volume, owner) = (volume(VICTIM), (home.name(), home.address()));
+        let ruled = setup.power_and_lease.is_none().then_some((volume.as_str(), owner));
+        let storage = NfsOntap::start(lab, &server, ruled.as_slice())?;
+        guests.iter().try_for_each(|guest| storage.plug_in(guest.name(), guest.address()))?;
+        guests.iter().for_each(|guest| lab.switch().plug_in(guest));
 
         let install = |(place, guest): (usize, &Arc<Guest>)| -> Result<GuestAgent> {
             let mut config = guest_config(&cluster, guest, &server, &storage, FENCE)?;
             set(&mut config, "standby", "rank", 10 * (i64::try_from(place)? + 1));
+            if setup.power_and_lease.is_some() {
+                fence_by_power(lab, &mut config, &storage.hosts())?;
+            }
             if setup.canary {
                 mount_at_boot(guest, &server, CANARY_EXPORT, CANARY)?;
                 config.insert("canary".to_owned(), vec![canary()].into());
@@ -345,6 +359,17 @@ pub fn mount_from(config: &mut Table, source: &str) {
             mount.insert("source".to_owned(), source.into());
         }
     }
+}
+
+/// In place of the storage's rules.
+fn fence_by_power(lab: &Lab, config: &mut Table, hosts: &[String]) -> Result<()> {
+    let fenced = hosts.iter().map(|name| fenced(lab, name)).collect::<Result<Vec<_>>>()?;
+    config.insert("host".to_owned(), fenced.into());
+    let brokers = config.get_mut("broker").and_then(Value::as_array_mut).into_iter().flatten();
+    for storage in brokers.filter_map(|broker| broker.get_mut("storage")?.as_table_mut()) {
+        storage.remove("grant");
+    }
+    Ok(())
 }
 
 fn canary() -> Table {

@@ -21,7 +21,7 @@ use crate::process::Process;
 /// Where it listens.
 const ADDRESS: &str = "10.77.0.250";
 /// How long a silent client keeps its locks, and how long a server that has started waits for its clients, in seconds.
-const LEASE: u32 = 10;
+pub(super) const LEASE: u32 = 10;
 /// Its root inside its host, and the shared storage in there.
 const ROOT: &str = "/srv/root";
 const EXPORTS: &str = "/export";
@@ -65,12 +65,13 @@ pub struct NfsServer {
     host: Host,
     storage: PathBuf,
     exports: Mutex<Vec<Export>>,
+    lease: u32,
     process: Mutex<Option<Arc<Process>>>,
     stalled: AtomicBool,
 }
 
 impl NfsServer {
-    pub(super) fn start(root: &Path, lab: &Lab, exports: Vec<Export>) -> Result<Self> {
+    pub(super) fn start(root: &Path, lab: &Lab, exports: Vec<Export>, lease: u32) -> Result<Self> {
         let host = Host::create("nfs", ADDRESS.parse()?, lab.artifacts())?;
         let storage = lab.shared("nfs")?;
         for export in &exports {
@@ -80,6 +81,7 @@ impl NfsServer {
             host,
             storage,
             exports: Mutex::new(exports),
+            lease,
             process: Mutex::default(),
             stalled: AtomicBool::default(),
         };
@@ -308,7 +310,7 @@ impl NfsServer {
     }
 
     fn write_config(&self) -> Result<()> {
-        let text = config(self.address(), &lock(&self.exports));
+        let text = config(self.address(), &lock(&self.exports), self.lease);
         let path = format!(
             "/proc/{}/root{ROOT}/etc/ganesha/ganesha.conf",
             self.host.first_process()?.as_raw_nonzero()
@@ -317,11 +319,11 @@ impl NfsServer {
     }
 }
 
-fn config(address: Ipv4Addr, exports: &[Export]) -> String {
+fn config(address: Ipv4Addr, exports: &[Export], lease: u32) -> String {
     let mut text = format!(
         "NFS_CORE_PARAM {{ Protocols = 4; Bind_addr = {address}; NFS_Port = 2049; Enable_NLM = false; \
          Enable_RQUOTA = false; Enable_UDP = false; }}\n\
-         NFSV4 {{ Minor_Versions = 1, 2; Lease_Lifetime = {LEASE}; Grace_Period = {LEASE}; RecoveryBackend = fs; \
+         NFSV4 {{ Minor_Versions = 1, 2; Lease_Lifetime = {lease}; Grace_Period = {LEASE}; RecoveryBackend = fs; \
          Allow_Numeric_Owners = true; Only_Numeric_Owners = true; Delegations = false; }}\n\
          EXPORT_DEFAULTS {{ SecType = sys; Squash = No_Root_Squash; Attr_Expiration_Time = 0; }}\n\
          LOG {{ Default_Log_Level = EVENT; }}\n"
@@ -388,7 +390,7 @@ mod tests {
     #[test]
     fn an_export_that_nobody_may_mount_has_no_clients() {
         let exports = [Export::to::<&str>("a", &[]), Export::to("b", &["10.77.0.111", "10.77.0.31"])];
-        let text = config(Ipv4Addr::new(10, 77, 0, 250), &exports);
+        let text = config(Ipv4Addr::new(10, 77, 0, 250), &exports, LEASE);
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("EXPORT {")).collect();
         assert!(lines[0].contains("Pseudo = /a;") && !lines[0].contains("CLIENT"), "{}", lines[0]);
         assert!(lines[1].contains("Clients = 10.77.0.111, 10.77.0.31;"), "{}", lines[1]);

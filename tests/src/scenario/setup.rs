@@ -31,9 +31,11 @@ pub struct Setup {
     pub ledger: Storage,
     /// The controllers as agents are to know them, as `id@host:port`; their own listeners if empty.
     pub controllers: Vec<String>,
-    /// Fence by the export rules of a storage system and by nothing else, with this deadline. Takes a cluster on
+    /// Fence by the export rules of a storage system, with this deadline. Takes a cluster on
     /// [`Storage::Fuse`].
     pub ontap: Option<&'static str>,
+    /// Whether the outlet `fence` comes after the export rules, for a host that lives on behind them.
+    pub then_switched_off: bool,
 }
 
 impl Default for Setup {
@@ -52,6 +54,7 @@ impl Default for Setup {
             ledger: Storage::Bind,
             controllers: Vec::new(),
             ontap: None,
+            then_switched_off: false,
         }
     }
 }
