@@ -100,6 +100,8 @@ fn a_host_that_was_cut_off_is_stopped_after_the_start_and_answers_nobody() {
 fn nobody_but_a_person_can_stop_it_and_that_one_is_told_which_host() {
     story("nobody_but_a_person_can_stop_it_and_that_one_is_told_which_host", |lab| {
         let scenario = Scenario::begin(lab, &Setup { standbys: 2, peers: true, ..setup() })?;
+        let checked = scenario.agent.cli(&["check"])?.stdout;
+        ensure!(checked.contains("no fence stops the host itself"), "`check` does not say so:\n{checked}");
         scenario.start_agents()?;
         let victim = scenario.victim()?.clone();
         scenario.recovered_after(PATIENCE * 2, || {

@@ -115,7 +115,7 @@ pub(super) async fn look(world: &Arc<World>, config: &Config) -> Vec<Item> {
     }
     for (host, fence) in &world.ports.fences {
         let (host, fence) = (host.clone(), fence.clone());
-        looks.add(async move { vec![fence_answers(host, fence.as_ref()).await] });
+        looks.add(async move { fence_answers(host, fence.as_ref()).await });
     }
     if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
         looks.add(nfs::client(world.clone()));
@@ -309,9 +309,16 @@ async fn controller_listens(name: String, listener: Endpoint) -> Vec<Item> {
     vec![Item::warn(format!("controller {name}"), why, remedy)]
 }
 
-async fn fence_answers(host: HostName, fence: &dyn Fence) -> Item {
+async fn fence_answers(host: HostName, fence: &dyn Fence) -> Vec<Item> {
     let remedy = "until it answers, a takeover of this host's brokers ends without proof and needs a person";
-    Item::of(format!("fence of {host}"), fence.check(&host).await, remedy)
+    let answers = Item::of(format!("fence of {host}"), fence.check(&host).await, remedy);
+    let lives_on = fence.leaves_running().then(|| {
+        let says = "no fence stops the host itself: while it lives, it may answer for a broker's address beside the new owner";
+        let remedy = "add a [[host.fence]] such as a power switch after the one of its storage; without it only the agent on \
+                      that host can give the address up";
+        Item::warn(format!("host {host} after its fence"), says, remedy)
+    });
+    [answers].into_iter().chain(lives_on).collect()
 }
 
 /// After a crash Kafka reads through what it had not flushed, before anybody is served.
