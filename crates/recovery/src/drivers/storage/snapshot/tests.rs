@@ -191,12 +191,12 @@ async fn without_a_snapshot_a_takeover_goes_on_or_not_as_is_configured() {
             (Fault::lying_success(), "ONTAP said it was done, but it is not there when read back"),
             (Fault::status(503), "503"),
             (Fault::denied(), "permission denied"),
-            (Fault::slow(Duration::from_secs(60)), "not confirmed within 800 ms. It may be taken yet"),
+            (Fault::slow(Duration::from_secs(60)), "not confirmed within 3.0 s. It may be taken yet"),
             (Fault::job_fails(65_552, "RPC failure"), "RPC failure"),
         ]
     };
     for (fault, says) in faults() {
-        let site = site("timeout = \"800ms\"").await;
+        let site = site("timeout = \"3s\"").await;
         site.fake.inject(fault.on("POST", "/api/storage"));
         let begun = Instant::now();
         let note = site.storage.attach(EPOCH).await.unwrap();
@@ -207,7 +207,7 @@ async fn without_a_snapshot_a_takeover_goes_on_or_not_as_is_configured() {
         assert!(!note.details.contains_key("snapshot"), "{:?}", note.details);
     }
     for (fault, says) in faults() {
-        let site = site("timeout = \"800ms\"\nrequired = true").await;
+        let site = site("timeout = \"3s\"\nrequired = true").await;
         site.fake.inject(fault.on("POST", "/api/storage"));
         let error = chain(&site.storage.attach(EPOCH).await.unwrap_err());
         assert!(error.contains(says) && error.contains("`required = true`"), "{says}: {error}");
