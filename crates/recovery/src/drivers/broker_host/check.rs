@@ -68,6 +68,29 @@ pub(super) const LOG_DIRS: &str = "read the log dirs";
 /// What [`state_dir`] is about.
 pub(super) const STATE_DIR: &str = "use the state directory";
 
+/// What [`right`] is about.
+pub(super) const RIGHT: &str = "find the right to run Kafka in its hands";
+
+/// Whether a Kafka of the broker that runs here holds the broker's right: without it nothing but looks keep an agent on this host
+/// from starting a second one beside it.
+pub(super) fn right(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
+    let users = common.users(broker)?;
+    if users.is_empty() {
+        return Ok(Note::new(format!("no Kafka of broker {broker} runs here")));
+    }
+    let site = common.site(broker);
+    if site.is_held()? {
+        return Ok(Note::new("the Kafka that runs here holds it"));
+    }
+    Err(Problem::Refused(format!(
+        "a Kafka of it runs here and does not hold {}: {}. When it starts next, an agent on this host may start a second one in \
+         the same moment: have it started by `understudy guard --broker {broker} --exec --user USER -- COMMAND`, as \
+         deploy/systemd/kafka@.service does",
+        site.alive_path().display(),
+        verify::in_words(&users)
+    )))
+}
+
 /// Whether the template gives a broker's file.
 pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let note = summary(&common.rendered(broker)?);

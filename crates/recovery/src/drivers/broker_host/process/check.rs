@@ -43,12 +43,13 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
 type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 
 /// Every look, with what it is about: "could not …".
-pub(super) const CHECKS: [(&str, Check); 5] = [
+pub(super) const CHECKS: [(&str, Check); 6] = [
     ("find the Kafka command", command),
     ("find Java for the Kafka", java),
     (check::TEMPLATE, |inner, broker| check::template(&inner.common, broker)),
     (check::LOG_DIRS, |inner, broker| check::log_dirs(&inner.common, broker)),
     (check::STATE_DIR, |inner, broker| check::state_dir(&inner.common, broker)),
+    (check::RIGHT, |inner, broker| check::right(&inner.common, broker)),
 ];
 
 fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {

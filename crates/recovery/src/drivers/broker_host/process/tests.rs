@@ -426,6 +426,10 @@ async fn a_kafka_that_somebody_else_started_is_seen() {
     let _kafka = fs::File::create(bed.root.path().join("log/.lock")).unwrap();
     says(&driver.prove_stopped(BROKER, Epoch(2)).await.unwrap_err(), "refused", "works on the log dirs");
     says(&driver.verify(BROKER, Some("c1")).await.unwrap_err(), "refused", "works on the log dirs");
+    let told = driver.check(BROKER).await.pop().unwrap();
+    says(&told.unwrap_err(), "refused", "understudy guard --broker 1 --exec");
+    let _right = Right::take(&bed.root.path().join("state"), BROKER, Duration::ZERO).unwrap();
+    assert!(driver.check(BROKER).await.pop().unwrap().unwrap().text.contains("holds it"));
 }
 
 #[tokio::test]
@@ -593,7 +597,7 @@ async fn check_passes_and_names_what_is_missing() {
     let problems =
         ["install Kafka", "JAVA_HOME is", "neither `process.roles`", "belongs to broker 2", "creating"];
     let results = driver.check(BROKER).await;
-    assert_eq!(results.len(), problems.len());
+    assert_eq!(results.len(), problems.len() + 1, "and nobody runs here without the right");
     for (result, problem) in results.into_iter().zip(problems) {
         let error = chain(&result.unwrap_err());
         assert!(error.contains(problem), "{error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::check as shared;
 use super::super::common::Common;
 use super::super::problem::Problem;
-use super::unit::Unit;
+use super::unit::{Unit, asks_guard, becomes_kafka};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
 use crate::model::BrokerId;
 use crate::ports::{Note, StepError};
@@ -82,10 +82,11 @@ impl Systemd {
                 results.push(Err(problem.into_step(DRIVER, &format!("look at the unit of broker {broker}"))));
             }
         }
-        let looks: [(&str, Look); 3] = [
+        let looks: [(&str, Look); 4] = [
             (shared::TEMPLATE, shared::template),
             (shared::LOG_DIRS, shared::log_dirs),
             (shared::STATE_DIR, shared::state_dir),
+            (shared::RIGHT, shared::right),
         ];
         for (action, look) in looks {
             let action = format!("{action} of broker {broker}");
@@ -179,22 +180,28 @@ fn configuration(unit: &Unit) -> Result<Note, String> {
     ))
 }
 
-/// Whether the condition asks `understudy guard` about this very broker.
-fn is_guarded(unit: &Unit, broker: BrokerId) -> bool {
-    let id = broker.to_string();
-    unit.exec_condition.iter().any(|words| {
-        let asks = words.iter().skip(1).any(|word| word == "guard");
-        let pairs = words.windows(2).any(|pair| pair[0] == "--broker" && pair[1] == id);
-        asks && (pairs || words.contains(&format!("--broker={id}")))
-    })
-}
-
 fn guard(unit: &Unit, broker: BrokerId) -> Result<Note, String> {
     let Unit { name, unit_file_state: state, triggered_by, .. } = unit;
-    if is_guarded(unit, broker) {
-        return Ok(Note::new(format!("{name} asks `understudy guard` before every start")));
+    let guards = |words: &Vec<String>| asks_guard(words, broker);
+    if unit.exec_start.iter().any(|words| guards(words) && becomes_kafka(words)) {
+        return Ok(Note::new(format!(
+            "{name} asks `understudy guard` before every start, which becomes Kafka"
+        )));
     }
-    let wanted = format!("ExecCondition=+/usr/bin/understudy guard --broker {broker}");
+    if unit.exec_condition.iter().any(guards) {
+        let so = format!(
+            "ExecStart=!/usr/bin/understudy guard --broker {broker} --wait 30s --exec --user {} -- {}",
+            if unit.user.is_empty() { "kafka" } else { &unit.user },
+            unit.exec_start.first().map(|words| words.join(" ")).unwrap_or_default()
+        );
+        let warning = format!(
+            "ExecCondition= of {name} asks `understudy guard`, which ends before Kafka begins and does not hold the broker's \
+             right on this host: write {so}"
+        );
+        return Ok(note(String::new(), vec![warning]));
+    }
+    let wanted =
+        format!("what kafka@.service in deploy/systemd has, `understudy guard --broker {broker} --exec`");
     let itself = ["enabled", "enabled-runtime", "linked-runtime", "generated"].contains(&state.as_str());
     if itself || !triggered_by.is_empty() {
         let by = if itself { state.clone() } else { format!("triggered by {}", triggered_by.join(", ")) };
@@ -282,7 +289,10 @@ mod tests {
             load_state: "loaded".into(),
             kind: "exec".into(),
             unit_file_state: "enabled".into(),
-            exec_start: words("/opt/kafka/bin/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES}"),
+            exec_start: words(
+                "/usr/bin/understudy guard --broker 1 --exec --user kafka -- /opt/kafka/bin/kafka-server-start.sh \
+                 ${UNDERSTUDY_PROPERTIES}",
+            ),
             exec_condition: words("/usr/bin/understudy guard --broker 1 --wait 30s"),
             stop_within: Some(Duration::from_secs(180)),
             restart: "on-failure".into(),
@@ -330,7 +340,7 @@ mod tests {
     fn a_good_unit_passes() {
         assert_eq!(told(|_| ()), (Vec::new(), Vec::new()));
         assert_eq!(told(|unit| unit.stop_within = None), (Vec::new(), Vec::new()));
-        assert_eq!(told(|unit| unit.exec_condition = words("/x guard --broker=1")), (Vec::new(), Vec::new()));
+        assert_eq!(told(|unit| unit.exec_condition.clear()), (Vec::new(), Vec::new()));
     }
 
     #[test]
@@ -339,14 +349,22 @@ mod tests {
         is_error(|unit| unit.load_state = "not-found".into(), "there is no kafka@1.service");
         is_error(|unit| unit.load_state = "bad-setting".into(), "bad-setting");
         is_error(
-            |unit| unit.exec_start = words("/k /etc/kafka/server.properties"),
+            |unit| unit.exec_start = words("/u guard --broker 1 --exec -- /k /etc/kafka/server.properties"),
             "does not use ${UNDERSTUDY_PROPERTIES}",
         );
-        is_error(|unit| unit.exec_condition.clear(), "is enabled and does not ask");
-        // Another broker's word is none.
-        is_error(|unit| unit.exec_condition = words("/usr/bin/understudy guard --broker 11"), "--broker 1");
-        let triggered = |unit: &mut Unit| {
+        let unasked = |unit: &mut Unit| {
             unit.exec_condition.clear();
+            unit.exec_start = words("/k/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES}");
+        };
+        is_error(unasked, "is enabled and does not ask");
+        // Another broker's word is none.
+        let other = |unit: &mut Unit| {
+            unasked(unit);
+            unit.exec_condition = words("/usr/bin/understudy guard --broker 11");
+        };
+        is_error(other, "--broker 1");
+        let triggered = |unit: &mut Unit| {
+            unasked(unit);
             unit.unit_file_state = "static".into();
             unit.triggered_by = vec!["kafka.timer".into()];
         };
@@ -363,7 +381,10 @@ mod tests {
         is_warning(|unit| unit.needs_reload = true, "systemctl daemon-reload");
         is_warning(|unit| unit.kind = "simple".into(), "Type=exec is better");
         is_warning(|unit| unit.kind = "forking".into(), "may not know Kafka's main process");
+        let condition = |unit: &mut Unit| unit.exec_start = words("/k/start.sh ${UNDERSTUDY_PROPERTIES}");
+        is_warning(condition, "--exec --user kafka -- /k/start.sh ${UNDERSTUDY_PROPERTIES}");
         let by_hand = |unit: &mut Unit| {
+            condition(unit);
             unit.exec_condition.clear();
             unit.unit_file_state = "disabled".into();
         };

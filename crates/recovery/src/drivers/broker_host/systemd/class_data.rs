@@ -12,7 +12,7 @@ use super::super::class_data::Recipe;
 use super::super::problem::Problem;
 use super::super::user::User;
 use super::bus::{Bus, JobEnd, Verb};
-use super::unit::Unit;
+use super::unit::{Unit, kafkas_own};
 use super::{BROKER, SystemdConfig, drop_in};
 use crate::model::BrokerId;
 
@@ -43,7 +43,11 @@ impl Units {
         let user = self.config.user.as_deref().map(User::look_up).transpose();
         let user = user.map_err(|why| Problem::Refused(format!("broker_host.user: {why}")))?;
         let environment = self.environment(&unit);
-        let command = unit.exec_start.first().map(|words| expanded(words, &environment)).unwrap_or_default();
+        let command = unit
+            .exec_start
+            .first()
+            .map(|words| expanded(kafkas_own(words), &environment))
+            .unwrap_or_default();
         Ok(Recipe { command, environment, user, from: format!("ExecStart= of {name}") })
     }
 

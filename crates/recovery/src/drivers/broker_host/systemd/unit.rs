@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use zbus::{OwnedVariant, Variant};
 
+use crate::model::BrokerId;
+
 /// One unit at one moment. `*_after` and `*_within` are `None` for "never" and "without limit".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Unit {
@@ -265,6 +267,33 @@ fn commands(value: Option<&OwnedVariant>) -> Vec<Vec<String>> {
     commands.inner().iter().filter_map(command).collect()
 }
 
+/// Whether a command line is `understudy guard` for this very broker.
+pub(super) fn asks_guard(words: &[String], broker: BrokerId) -> bool {
+    let id = broker.to_string();
+    let own = before_kafka(words);
+    let pairs = own.windows(2).any(|pair| pair[0] == "--broker" && pair[1] == id);
+    is_guard(words) && (pairs || own.contains(&format!("--broker={id}")))
+}
+
+/// Whether a command line is `understudy guard --exec`, which takes the broker's right and becomes Kafka.
+pub(super) fn becomes_kafka(words: &[String]) -> bool {
+    is_guard(words) && before_kafka(words).iter().any(|word| word == "--exec")
+}
+
+/// Kafka's own command in an `ExecStart=`, without the guard that becomes it.
+pub(super) fn kafkas_own(words: &[String]) -> &[String] {
+    if becomes_kafka(words) { &words[(before_kafka(words).len() + 1).min(words.len())..] } else { words }
+}
+
+fn is_guard(words: &[String]) -> bool {
+    before_kafka(words).iter().skip(1).any(|word| word == "guard")
+}
+
+/// All before the `--` that ends guard's own arguments.
+fn before_kafka(words: &[String]) -> &[String] {
+    words.split(|word| word == "--").next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,5 +369,21 @@ mod tests {
     fn what_systemd_does_not_tell_is_an_error_and_not_a_state() {
         let error = Unit::of("kafka.service", &HashMap::new(), &HashMap::new()).unwrap_err();
         assert!(error.contains("LoadState of kafka.service"), "{error}");
+    }
+
+    #[test]
+    fn guard_is_told_from_the_kafka_that_it_becomes() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let exec = words(
+            "/usr/bin/understudy --config /c guard --broker 1 --exec --user kafka -- /k/start.sh --broker 2",
+        );
+        assert!(asks_guard(&exec, BrokerId(1)) && becomes_kafka(&exec));
+        assert!(!asks_guard(&exec, BrokerId(2)), "what Kafka is given is not guard's");
+        assert_eq!(kafkas_own(&exec), words("/k/start.sh --broker 2"));
+        let condition = words("/usr/bin/understudy guard --broker=1 --wait 30s");
+        assert!(asks_guard(&condition, BrokerId(1)) && !becomes_kafka(&condition));
+        let plain = words("/k/start.sh guard -- --exec");
+        assert_eq!(kafkas_own(&plain), plain);
+        assert!(!asks_guard(&plain, BrokerId(1)));
     }
 }

@@ -139,7 +139,10 @@ impl Service {
 
     #[zbus(property)]
     fn exec_start(&self) -> Vec<Exec> {
-        exec("/opt/kafka/bin/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES}")
+        exec(
+            "/usr/bin/understudy guard --broker 1 --exec --user kafka -- /opt/kafka/bin/kafka-server-start.sh \
+             ${UNDERSTUDY_PROPERTIES}",
+        )
     }
 
     #[zbus(property)]
