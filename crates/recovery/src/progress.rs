@@ -187,14 +187,16 @@ impl Progress {
     }
 
     /// What a run left half-way is pending again, but for what must not be repeated. A proof is worth
-    /// nothing after a crash, so it is made anew as long as Kafka may still have to be started.
+    /// nothing after a crash, so it is made anew as long as Kafka may still have to be started; so is what a host has lost that
+    /// was switched off in between.
     fn resumed(&mut self) {
         let started = self.start_is_done();
         for (index, (_, step)) in self.plan.steps().enumerate() {
             let status = &mut self.forward[index];
             if *status == Status::Started {
                 *status = if step.at_most_once() { Status::Interrupted } else { Status::Pending };
-            } else if *status == Status::Done && step.is_proof() && !started {
+            } else if *status == Status::Done && !started && (step.is_proof() || step.is_lost_with_the_host())
+            {
                 *status = Status::Pending;
             }
         }

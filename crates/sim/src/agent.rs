@@ -13,8 +13,8 @@ use recovery::ports::{
     Storage,
 };
 
-use crate::scenario::{Frozen, Ms};
-use crate::world::{State, World};
+use crate::scenario::{Bug, Frozen, Ms};
+use crate::world::{Phase, Process, State, World};
 
 /// One life of the agent of one host. What an earlier life left running does nothing any more.
 #[derive(Clone)]
@@ -271,7 +271,11 @@ impl Address for OnHost {
         let (host, broker) = (self.agent.host, self.broker);
         self.agent
             .act(5, 100, |state| {
-                state.brokers[broker].address = Some(host);
+                let looks = state.setup.bug != Some(Bug::AddressUndefended);
+                if let Some(other) = state.rival_for_address(broker, host).filter(|_| looks) {
+                    return Err(refused("move the address", &format!("host {other} answers for it")));
+                }
+                state.take_address(broker, host);
                 Ok(Note::new("moved"))
             })
             .await
@@ -285,8 +289,7 @@ impl Address for OnHost {
         let (host, broker) = (self.agent.host, self.broker);
         self.agent
             .act(5, 100, |state| {
-                let address = &mut state.brokers[broker].address;
-                *address = address.filter(|holder| *holder != host);
+                state.drop_address(broker, host);
                 Ok(Note::new("released"))
             })
             .await
@@ -294,15 +297,29 @@ impl Address for OnHost {
 
     async fn here(&self) -> Result<bool, StepError> {
         self.agent.awake().await;
-        Ok(self.agent.world.state().brokers[self.broker].address == Some(self.agent.host))
+        Ok(self.agent.world.state().brokers[self.broker].holders.contains(&self.agent.host))
     }
 
     async fn holder(&self) -> Result<Option<String>, StepError> {
         self.agent.awake().await;
-        Ok(None)
+        let state = self.agent.world.state();
+        if state.setup.bug == Some(Bug::AddressUndefended) {
+            return Ok(None);
+        }
+        Ok(state.rival_for_address(self.broker, self.agent.host).map(|host| format!("host {host}")))
     }
 
+    /// Whoever has it and answers the other's word is believed again.
     async fn defend(&self) -> Result<(), StepError> {
+        self.agent.awake().await;
+        let (host, mut state) = (self.agent.host, self.agent.world.state());
+        if state.setup.bug == Some(Bug::AddressUndefended) {
+            return Ok(());
+        }
+        let broker = &mut state.brokers[self.broker];
+        if broker.holders.contains(&host) {
+            broker.address = Some(host);
+        }
         Ok(())
     }
 
@@ -417,7 +434,9 @@ impl BrokerHost for Agent {
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError> {
         let host = self.host;
         self.act(5, 50, |state| {
-            let mut here = state.brokers[index(broker)].processes.iter().filter(|p| p.host == host);
+            let blind = state.setup.bug == Some(Bug::BlindToBoots);
+            let seen = |p: &&Process| p.host == host && !(blind && p.phase == Phase::Boots);
+            let mut here = state.brokers[index(broker)].processes.iter().filter(seen);
             if here.any(|process| process.epoch != epoch.0) {
                 return Err(refused("prove that Kafka is stopped", "it runs"));
             }

@@ -47,12 +47,7 @@ impl State {
                 self.leader_epoch += 1;
                 self.leader_since = self.now;
             }
-            Fault::Unregistered(broker) => {
-                self.brokers[*broker].registration = None;
-                self.brokers[*broker].in_isr = false;
-                // It goes on fetching the metadata, and learns of that itself.
-                self.brokers[*broker].lists &= !(1 << *broker);
-            }
+            Fault::Unregistered(broker) => self.unregister(*broker),
             Fault::KafkaFreezes(_)
             | Fault::KafkaCrashes(_)
             | Fault::KafkaHangs(_)
@@ -91,7 +86,6 @@ impl State {
             Fault::KafkaStops(_) => {
                 let host = process.host;
                 self.stop_cleanly(broker, host);
-                self.brokers[broker].stopped = true;
             }
             _ => {}
         }
@@ -106,6 +100,16 @@ impl State {
             registration.unfenced_at = None;
         }
         self.end_process(broker, host, false);
+        self.brokers[broker].stopped = self.brokers[broker].processes.is_empty();
+    }
+
+    /// Its registration is removed, and it may live.
+    pub(crate) fn unregister(&mut self, broker: usize) {
+        let broker_state = &mut self.brokers[broker];
+        broker_state.registration = None;
+        broker_state.in_isr = false;
+        // It goes on fetching the metadata, and learns of that itself.
+        broker_state.lists &= !(1 << broker);
     }
 
     fn isolate(&mut self, host: usize, until: Ms) {

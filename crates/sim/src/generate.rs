@@ -7,15 +7,10 @@ use crate::scenario::{Bug, Device, Fault, FenceKind, Frozen, LedgerFault, Ms, No
 const QUIET: Ms = 5_000;
 
 /// Writes of a whole takeover, and some.
-const WRITES: u64 = 24;
+const WRITES: u64 = 32;
 
 /// Acts of a whole takeover, and some.
-const ACTS: u64 = 9;
-
-/// A claimant that stands still in the middle of an act ends that act when it carries on. Denying it the storage does not
-/// keep it from taking an address or from sending a request to the controllers: only switching it off does. So hosts
-/// that are made to stand still have a fence that does.
-const STANDS_STILL_IS_SWITCHED_OFF: bool = true;
+const ACTS: u64 = 16;
 
 /// An append that was given up and lands after its claimant has resumed makes a journal that nobody can carry on with.
 /// Until the ledger refuses such a write, no write lands late.
@@ -62,13 +57,6 @@ pub fn scenario(seed: u64) -> Scenario {
         complicate(&mut rng, &mut scenario, begin);
     }
     scenario.events.sort_by_key(|event| event.at);
-    if STANDS_STILL_IS_SWITCHED_OFF {
-        for event in &scenario.events {
-            if let Fault::Freezes(host, _) | Fault::FreezesAtAct(host, ..) = event.what {
-                scenario.fences[host] = FenceKind::Power;
-            }
-        }
-    }
     scenario
 }
 
@@ -161,11 +149,22 @@ fn trouble(rng: &mut Rng, scenario: &Scenario, at: Ms) -> Timed {
 
 /// Two agents of which one stands still in the middle of an act long enough to be succeeded, and the like.
 fn complicate(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    if rng.percent(30) {
+        return blind_window(rng, scenario, begin);
+    }
     let standby = scenario.brokers + rng.index(scenario.standbys);
     let frozen = if rng.percent(70) { Frozen::Host } else { Frozen::Agent };
     let lasts = rng.between(15_000, 40_000);
     let what = Fault::FreezesAtAct(standby, frozen, rng.between(1, ACTS), lasts);
     scenario.events.push(Timed { at: begin, lasts: 0, what });
+}
+
+/// All standbys are behind one switch, which fails around the moment at which it happens.
+fn blind_window(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let (at, lasts) = (begin.saturating_sub(rng.between(0, 3_000)), rng.between(2_000, 20_000));
+    for standby in scenario.brokers..scenario.hosts() {
+        scenario.events.push(Timed { at, lasts, what: Fault::Isolated(standby) });
+    }
 }
 
 #[cfg(test)]

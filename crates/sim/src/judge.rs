@@ -6,6 +6,7 @@ use recovery::status::Status;
 
 use crate::agent::id;
 use crate::remote::survivor;
+use crate::run::{PER_BROKER, PER_CLUSTER};
 use crate::scenario::Node;
 use crate::signals::{guarded, limit};
 use crate::world::State;
@@ -123,7 +124,11 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             let answers = state.probe(host, other) == ProbeOutcome::Answered;
             answers && state.host_of(carrier).is_some_and(there)
         }
-        HoldReason::StoppedCleanly { .. } | HoldReason::NeverListed => true,
+        HoldReason::StoppedCleanly { .. } => state.brokers[broker].stopped,
+        HoldReason::NeverListed => {
+            let machine = &state.hosts[host];
+            machine.told_listed[broker] != Some(machine.life)
+        }
         HoldReason::Paused { .. } => {
             let mut hosts = 0..state.hosts.len();
             hosts.any(|h| {
@@ -131,7 +136,10 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
                 orders.pause(id(broker), state.wall(h)).is_some()
             })
         }
-        HoldReason::BudgetSpent { .. } => true,
+        HoldReason::BudgetSpent { .. } => {
+            takeovers(state, broker) >= PER_BROKER
+                || (0..count).map(|b| takeovers(state, b)).sum::<usize>() >= PER_CLUSTER
+        }
         HoldReason::ClaimedElsewhere { by, .. } => {
             // Whoever has claimed it answers for itself.
             state.host_of(by).is_some_and(|by| state.hosts[by].on && state.hosts[by].agent_runs)
@@ -141,9 +149,23 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             let standing = state.book.standing(broker, &state.name(broker));
             standing.fenced_here(&state.name(host), &orders).is_some()
         }
-        HoldReason::LeftToOthers { .. } => true,
+        // Each of them answers for itself.
+        HoldReason::LeftToOthers { hosts } => hosts.iter().any(|other| {
+            state.host_of(other).is_some_and(|other| state.hosts[other].on && state.hosts[other].agent_runs)
+        }),
         HoldReason::StandbyFull { owns } => *owns >= limit(state, host),
         HoldReason::Observing => false,
         HoldReason::AwaitingApproval => state.setup.approve,
     }
+}
+
+/// Takeovers of a broker that agents decided by themselves since a person last acknowledged what was wrong.
+fn takeovers(state: &State, broker: usize) -> usize {
+    let orders = recovery::model::Orders(state.book.orders().cloned().collect());
+    let acked = orders.acked_at(id(broker));
+    let standing = state.book.standing(broker, &state.name(broker));
+    let counts = standing.attempts.iter().filter(|attempt| {
+        !attempt.in_place && attempt.cause == Cause::Automatic && acked.is_none_or(|acked| attempt.at > acked)
+    });
+    counts.count()
 }

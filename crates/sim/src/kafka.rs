@@ -18,7 +18,11 @@ impl State {
                 self.boot(host);
             }
         }
+        for host in 0..self.hosts.len() {
+            self.speaks_again(host);
+        }
         for broker in 0..self.brokers.len() {
+            self.start_unit(broker);
             for index in 0..self.brokers[broker].processes.len() {
                 self.run_process(broker, index);
             }
@@ -37,10 +41,37 @@ impl State {
         machine.boots_at = None;
         machine.on = true;
         machine.agent_starts_at = (setup.home_agents || host >= setup.brokers).then_some(self.now + 500);
-        if host < self.brokers.len() && self.guard(host, host) {
-            self.brokers[host].address = Some(host);
-            self.brokers[host].attached.insert(host);
-            self.start_process(host, host, 0);
+        if host < self.brokers.len() {
+            // Kafka's unit and the agent come up in either order.
+            let at = self.now + self.latency.between(0, 2_000);
+            self.brokers[host].unit_starts_at = Some((at, host));
+        }
+    }
+
+    /// A host that is back asks its neighbours for theirs, and they learn its addresses by that: all that it still has.
+    fn speaks_again(&mut self, host: usize) {
+        let away = self.host_frozen(host) || !self.reaches(Node::Host(host), Node::Controllers);
+        let back = !away && self.hosts[host].was_away && self.hosts[host].on;
+        self.hosts[host].was_away = away;
+        if back {
+            for broker in &mut self.brokers {
+                if broker.holders.contains(&host) {
+                    broker.address = Some(host);
+                }
+            }
+        }
+    }
+
+    /// Kafka's unit at home starts it, where guard says yes and nobody here has its right.
+    fn start_unit(&mut self, broker: usize) {
+        let Some((_, host)) = self.brokers[broker].unit_starts_at.filter(|(at, _)| self.now >= *at) else {
+            return;
+        };
+        self.brokers[broker].unit_starts_at = None;
+        if self.hosts[host].on && self.guard(broker, host) {
+            self.take_address(broker, host);
+            self.brokers[broker].attached.insert(host);
+            self.start_process(broker, host, 0);
         }
     }
 

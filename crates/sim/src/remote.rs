@@ -68,7 +68,12 @@ fn cut_off(state: &mut State, target: usize) {
     state.say(|| format!("the fence of host {target} takes effect ({kind:?})"));
     match kind {
         FenceKind::Power => state.power_off(target),
-        FenceKind::Storage => state.hosts[target].denied = true,
+        FenceKind::Storage if state.hosts[target].denied => {}
+        FenceKind::Storage => {
+            let now = state.now;
+            state.hosts[target].denied = true;
+            state.hosts[target].denied_since = now;
+        }
     }
 }
 
@@ -83,6 +88,10 @@ fn is_cut_off(state: &State, target: usize) -> bool {
 impl Fence for Device {
     fn name(&self) -> &str {
         "device"
+    }
+
+    fn leaves_running(&self) -> bool {
+        self.agent.world.state().fence_kind(self.target) == FenceKind::Storage
     }
 
     async fn fence(&self, _host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
@@ -202,8 +211,7 @@ impl Cluster for Agent {
             if let Some(down) = down {
                 return Unregistered::NotSent { why: format!("broker {down} is down") };
             }
-            state.brokers[at].registration = None;
-            state.brokers[at].in_isr = false;
+            state.unregister(at);
             state.say(|| format!("broker {broker} is unregistered"));
             if state.passes(there, here) { Unregistered::Gone } else { Unregistered::NoAnswer { why } }
         })

@@ -1,7 +1,9 @@
 //! The promises, held against the world's own truth at the moment of every act. What agents believe is not asked.
 
+use std::collections::BTreeSet;
+
 use recovery::journal::Claim;
-use recovery::model::{Cause, Epoch, Instruction};
+use recovery::model::{Cause, Epoch, HostName, Instruction, Orders};
 use recovery::plan::Step;
 use recovery::ports::Proof;
 
@@ -13,6 +15,9 @@ use crate::world::{Phase, State};
 /// A broker that has been well for this long, from where the agent looks, is healthy to it: evidence counts for 3 s,
 /// a probe is made every half second, and clocks may be 5 % off.
 const WELL: Ms = 4_000;
+
+/// A host that has been denied its storage for this long has read so in the ledger, if it reads it at all.
+const READ_WITHIN: Ms = 15_000;
 
 /// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off, whatever stood
 /// still in between.
@@ -27,9 +32,30 @@ impl Agent {
             return;
         }
         let broker = index(claim.plan.broker);
+        let machine = &state.hosts[self.host];
+        let (name, orders) = (state.name(self.host), Orders(state.book.orders().cloned().collect()));
+        let standing = state.book.standing(broker, &state.name(broker));
+        let fenced = standing.fenced_here(&name, &orders).is_some();
+        if machine.denied && fenced && state.now - machine.denied_since >= READ_WITHIN {
+            let what = format!("{name} claims broker {}, and was fenced for it", broker + 1);
+            state.violate("a fenced host claims nothing", &what);
+        }
         if state.well_for(broker, self.host, WELL) && !claim.plan.stages.is_empty() {
             let what = format!("host {} claims broker {}, which is well", self.host, broker + 1);
             state.violate("a healthy broker is left alone", &what);
+        }
+        let named: BTreeSet<&HostName> = claim
+            .plan
+            .steps()
+            .filter_map(|(_, step)| match step {
+                Step::Prove { host, .. } | Step::AwaitRelease { host, .. } => Some(host),
+                _ => None,
+            })
+            .collect();
+        let next = standing.epoch.next() == claim.plan.epoch;
+        if let Some(writer) = standing.writers.iter().find(|w| next && **w != name && !named.contains(w)) {
+            let what = format!("{name} claims broker {} and does not mean to prove {writer}", broker + 1);
+            state.violate("every possible writer is in the plan", &what);
         }
         for (_, step) in claim.plan.steps() {
             if let Step::Fence { host, .. } = step
@@ -78,7 +104,9 @@ impl Agent {
             state.violate("an act belongs to an epoch that was won", &here);
         }
         let newer = state.book.journals(broker).any(|j| j.epoch > epoch && fence_is_proven(j));
-        if newer {
+        // Who stood still between its look and its call makes that call when it goes on. Where its storage alone was denied it can do
+        // so, and harms nobody: the storage refuses it, and the owner defends the address.
+        if newer && !state.hosts[self.host].denied {
             state.violate("no act by an old epoch after a newer one has proven its fence", &here);
         }
     }
@@ -128,6 +156,10 @@ impl Agent {
     /// The registration of a broker that may still write is not removed.
     pub(crate) fn check_unregister(&self, broker: usize) {
         let mut state = self.world.state();
+        if state.hosts[self.host].denied {
+            // The same: a request that comes late hits a broker that lives, whose agent sees that and starts it again.
+            return;
+        }
         let writers = state.brokers[broker].processes.iter().filter(|p| state.may_write(p));
         if let Some(host) = writers.map(|p| p.host).next() {
             let what = format!(

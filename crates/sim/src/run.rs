@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, id};
 use crate::judge::{End, judge};
-use crate::scenario::{Ms, Scenario};
+use crate::scenario::{Bug, FenceKind, Ms, Scenario};
 use crate::signals::{guarded, limit, rank, signals};
 use crate::world::World;
 
@@ -24,6 +24,10 @@ const STEP: Ms = 250;
 const SETTLES_WITHIN: Ms = 200_000;
 /// An end must last this long to count.
 const LASTING: Ms = 3_000;
+/// Takeovers of one broker, and of all, in an hour, which no run lasts.
+pub(crate) const PER_BROKER: usize = 3;
+pub(crate) const PER_CLUSTER: usize = 5;
+
 /// What came of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -209,7 +213,10 @@ impl Run {
             brokers: guards.iter().map(|b| (id(*b), broker(*b))).collect(),
             fences: fences.map(|h| (state.name(h), vec!["device".to_owned()])).collect::<BTreeMap<_, _>>(),
             unlocked: BTreeSet::new(),
-            outlive: BTreeSet::new(),
+            outlive: (0..state.hosts.len())
+                .filter(|h| state.fence_kind(*h) == FenceKind::Storage)
+                .map(|h| state.name(h))
+                .collect(),
             controllers_known: true,
             known: (0..self.scenario.brokers).map(id).collect(),
             standby: Standby { rank: rank(here), rack: None, max_brokers: limit(&state, here) },
@@ -231,11 +238,11 @@ impl Run {
             stale_after: seconds(3),
             claim_silent_after: seconds(15),
             restart_after: Duration::from_millis(500),
-            boot_patience: Duration::from_secs(30),
+            boot_patience: seconds(if self.scenario.bug == Some(Bug::BlindToBoots) { 0 } else { 30 }),
             restart_tries: 2,
             restart_window: seconds(600),
-            takeovers_per_broker: 3,
-            takeovers_per_cluster: 5,
+            takeovers_per_broker: PER_BROKER,
+            takeovers_per_cluster: PER_CLUSTER,
             budget_window: seconds(3600),
             step_in_after: seconds(5),
         }

@@ -78,6 +78,12 @@ pub enum Bug {
     FalseAlarm,
     /// Agents never act.
     Paralysis,
+    /// A Kafka that has not opened its log dirs yet is seen by nobody on its host, and no agent is patient with a boot.
+    BlindToBoots,
+    /// Nobody looks whether another host answers for an address, and no owner defends its own.
+    AddressUndefended,
+    /// The ledger's readings do not say that a host was fenced.
+    ForgottenFence,
 }
 
 /// Something that happens.

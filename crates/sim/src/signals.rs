@@ -55,9 +55,12 @@ impl HealthSignal for Reads {
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
         let mut said = self.ledger.look(clock).await;
         for evidence in &mut said {
-            if let (Some(Bug::ForgottenWriter), Fact::Ledger(reading)) = (self.bug, &mut evidence.fact) {
-                for standing in reading.brokers.values_mut() {
-                    standing.writers = BTreeSet::from([standing.owner.clone()]);
+            let Fact::Ledger(reading) = &mut evidence.fact else { continue };
+            for standing in reading.brokers.values_mut() {
+                match self.bug {
+                    Some(Bug::ForgottenWriter) => standing.writers = BTreeSet::from([standing.owner.clone()]),
+                    Some(Bug::ForgottenFence) => standing.fenced.clear(),
+                    _ => {}
                 }
             }
         }
@@ -112,11 +115,15 @@ impl Looks {
         facts
     }
 
-    fn cluster_facts(&self, state: &State, facts: &mut Vec<Fact>) {
+    fn cluster_facts(&self, state: &mut State, facts: &mut Vec<Fact>) {
         let host = self.agent.host;
         match survivor(state, host, None) {
             Some(via) => {
                 let lists = state.brokers[via].lists;
+                let life = state.hosts[host].life;
+                for broker in (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0) {
+                    state.hosts[host].told_listed[broker] = Some(life);
+                }
                 let listed = (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0);
                 facts.push(Fact::Listed { brokers: listed.map(|b| (id(b), endpoint(b))).collect() });
                 for broker in self.guarded.iter().filter(|b| lists & (1 << **b) == 0) {
@@ -153,7 +160,7 @@ impl Looks {
         facts.push(Fact::Storage { canary: "/mnt/kafka".to_owned(), brokers, outcome });
         for broker in &self.guarded {
             facts.push(Fact::Local { broker: id(*broker), process: state.local(host, *broker) });
-            let here = state.brokers[*broker].address == Some(host);
+            let here = state.brokers[*broker].holders.contains(&host);
             facts.push(Fact::Address { broker: id(*broker), here });
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::ledger::Book;
 use crate::rng::Rng;
-use crate::scenario::{Device, FenceKind, Frozen, LedgerFault, Ms, Node, Scenario, Write};
+use crate::scenario::{Bug, Device, FenceKind, Frozen, LedgerFault, Ms, Node, Scenario, Write};
 
 /// One simulated second is a fifth of one of the runtime's, in which an agent's ticks are counted: so it decides
 /// twice a simulated second, and a run takes a fifth of the work.
@@ -35,6 +35,10 @@ pub(crate) struct Host {
     pub(crate) agent_starts_at: Option<Ms>,
     /// The storage refuses it.
     pub(crate) denied: bool,
+    /// Since when, if it is.
+    pub(crate) denied_since: Ms,
+    /// It stood still, or was cut off, when it was looked at last.
+    pub(crate) was_away: bool,
     pub(crate) device: Option<(Device, Ms)>,
     pub(crate) stalled_until: Ms,
     pub(crate) wall_offset: i64,
@@ -42,6 +46,8 @@ pub(crate) struct Host {
     pub(crate) freeze_at_act: Option<(u64, Frozen, Ms)>,
     pub(crate) locks: BTreeSet<BrokerId>,
     pub(crate) saw: Vec<Option<(ProbeOutcome, Ms)>>,
+    /// The agent's life in which it was told last that a broker is listed, by broker.
+    pub(crate) told_listed: Vec<Option<u32>>,
 }
 
 /// How far Kafka has come since its start.
@@ -88,8 +94,12 @@ pub(crate) struct Broker {
     /// The brokers that it would list, one bit each.
     pub(crate) lists: u32,
     pub(crate) slow_recovery: Ms,
-    /// Somebody stopped it cleanly.
+    /// Its last process was stopped on request, and none was started since.
     pub(crate) stopped: bool,
+    /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was taken over from.
+    pub(crate) holders: BTreeSet<usize>,
+    /// Kafka's unit starts it at home then, if guard still allows it.
+    pub(crate) unit_starts_at: Option<(Ms, usize)>,
     /// Since when it has been well, as each host could see.
     pub(crate) well_since: Vec<Option<Ms>>,
     /// Starts that are on their way: host and epoch.
@@ -150,6 +160,7 @@ impl State {
             on: true,
             agent_starts_at: (setup.home_agents || h >= setup.brokers).then_some(0),
             saw: vec![None; setup.brokers],
+            told_listed: vec![None; setup.brokers],
             ..Host::default()
         };
         let all = (1_u32 << setup.brokers) - 1;
@@ -165,6 +176,7 @@ impl State {
             }],
             attached: BTreeSet::from([b]),
             address: Some(b),
+            holders: BTreeSet::from([b]),
             registration: Some(Registration { process: b as u64, heard: 0, unfenced_at: Some(0) }),
             in_isr: true,
             lists: all,
@@ -283,8 +295,9 @@ impl State {
 
     /// What an agent sees of a broker's process on its own host.
     pub(crate) fn local(&self, host: usize, broker: usize) -> LocalProcess {
+        let blind = self.setup.bug == Some(Bug::BlindToBoots);
         let broker = &self.brokers[broker];
-        if broker.processes.iter().any(|p| p.host == host) {
+        if broker.processes.iter().any(|p| p.host == host && !(blind && p.phase == Phase::Boots)) {
             LocalProcess::Running
         } else if broker.exited.contains(&host) {
             LocalProcess::Exited
@@ -317,7 +330,12 @@ impl State {
 
     /// Starts Kafka, or adopts the one that runs.
     pub(crate) fn start_process(&mut self, broker: usize, host: usize, epoch: u64) {
-        if self.brokers[broker].processes.iter().any(|p| p.host == host) {
+        let blind = self.setup.bug == Some(Bug::BlindToBoots);
+        if self.brokers[broker]
+            .processes
+            .iter()
+            .any(|p| p.host == host && !(blind && p.phase == Phase::Boots))
+        {
             return;
         }
         self.processes += 1;
@@ -341,12 +359,38 @@ impl State {
         machine.agent_frozen_until = 0;
         machine.locks.clear();
         self.end_agent(host, None);
-        for broker in 0..self.brokers.len() {
-            self.end_process(broker, host, false);
-            let broker = &mut self.brokers[broker];
+        for broker_index in 0..self.brokers.len() {
+            self.end_process(broker_index, host, false);
+            let broker = &mut self.brokers[broker_index];
+            broker.unit_starts_at = broker.unit_starts_at.filter(|(_, at)| *at != host);
             broker.exited.remove(&host);
             broker.attached.remove(&host);
+            self.drop_address(broker_index, host);
         }
+    }
+
+    /// A host takes the address: its neighbours believe whoever spoke last.
+    pub(crate) fn take_address(&mut self, broker: usize, host: usize) {
+        self.brokers[broker].holders.insert(host);
+        self.brokers[broker].address = Some(host);
+    }
+
+    /// A host has the address no more: whoever else has it is heard.
+    pub(crate) fn drop_address(&mut self, broker: usize, host: usize) {
+        let broker = &mut self.brokers[broker];
+        broker.holders.remove(&host);
+        if broker.address == Some(host) {
+            broker.address = broker.holders.first().copied();
+        }
+    }
+
+    /// Another host that answers `from` for a broker's address.
+    pub(crate) fn rival_for_address(&self, broker: usize, from: usize) -> Option<usize> {
+        let answers = |other: &usize| {
+            let reached = self.reaches(Node::Host(from), Node::Host(*other));
+            *other != from && self.hosts[*other].on && !self.host_frozen(*other) && reached
+        };
+        self.brokers[broker].holders.iter().copied().find(answers)
     }
 
     /// The agent's process is gone.

@@ -27,9 +27,7 @@ fn a_ledger_that_takes_writes_of_old_epochs_is_found() {
 
 #[test]
 fn a_claimant_that_is_not_named_as_a_writer_is_found() {
-    let rules =
-        ["every run comes to an end", "no start without a proof of every possible writer", "two writers"];
-    found(Bug::ForgottenWriter, 2000, &rules);
+    found(Bug::ForgottenWriter, 400, &["every possible writer is in the plan"]);
 }
 
 #[test]
@@ -40,4 +38,19 @@ fn evidence_that_lies_is_found() {
 #[test]
 fn agents_that_never_act_are_found() {
     found(Bug::Paralysis, 20, &["every run comes to an end"]);
+}
+
+#[test]
+fn a_kafka_that_boots_and_is_not_seen_is_found() {
+    found(Bug::BlindToBoots, 400, &["two writers"]);
+}
+
+#[test]
+fn an_address_that_nobody_defends_is_found() {
+    found(Bug::AddressUndefended, 400, &["every run comes to an end"]);
+}
+
+#[test]
+fn a_fence_that_is_forgotten_is_found() {
+    found(Bug::ForgottenFence, 2_000, &["a fenced host claims nothing"]);
 }

@@ -277,6 +277,20 @@ impl Step {
         }
     }
 
+    /// What it makes or finds is this host's own, and is lost if the host itself loses its power in the middle of its takeover: it is
+    /// repeated after a crash until Kafka has been started. What is there still is left as it is.
+    #[must_use]
+    pub fn is_lost_with_the_host(&self) -> bool {
+        matches!(
+            self,
+            Self::MoveAddress { .. }
+                | Self::AttachStorage { .. }
+                | Self::RenderConfig { .. }
+                | Self::AwaitLocks { .. }
+                | Self::VerifyLogDirs { .. }
+        )
+    }
+
     /// A look whose result is worth nothing after a crash: it is repeated until Kafka has been started.
     #[must_use]
     pub fn is_proof(&self) -> bool {
