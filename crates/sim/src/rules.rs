@@ -19,6 +19,9 @@ const WELL: Ms = 4_000;
 /// A host that has been denied its storage for this long has read so in the ledger, if it reads it at all.
 const READ_WITHIN: Ms = 15_000;
 
+/// From the end of standing still to the call that was about to be made: a step of the world, and a moment.
+const ONE_CALL: Ms = 600;
+
 /// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off, whatever stood
 /// still in between.
 const WELL_SINCE_DECISION: Ms = WELL + 5_500;
@@ -104,11 +107,17 @@ impl Agent {
             state.violate("an act belongs to an epoch that was won", &here);
         }
         let newer = state.book.journals(broker).any(|j| j.epoch > epoch && fence_is_proven(j));
-        // Who stood still between its look and its call makes that call when it goes on. Where its storage alone was denied it can do
-        // so, and harms nobody: the storage refuses it, and the owner defends the address.
-        if newer && !state.hosts[self.host].denied {
+        if newer && !self.goes_on_behind_its_fence(&state) {
             state.violate("no act by an old epoch after a newer one has proven its fence", &here);
         }
+    }
+
+    /// Who stood still between its look and its call makes that call when it goes on. Where its storage alone was denied it can do so, and
+    /// harms nobody: the storage refuses it, and the owner defends the address. It does no more: the ledger refuses it next.
+    fn goes_on_behind_its_fence(&self, state: &State) -> bool {
+        let machine = &state.hosts[self.host];
+        let went_on = machine.frozen_until.max(machine.agent_frozen_until);
+        machine.denied && state.now.saturating_sub(went_on) <= ONE_CALL
     }
 
     /// No start without a proof, in force now, of every host that could be writing.
@@ -117,6 +126,10 @@ impl Agent {
         let here = format!("broker {} on host {} under epoch {epoch}", broker + 1, self.host);
         if proofs.is_empty() {
             state.violate("no start without a proof", &here);
+        }
+        // What it starts has no log dirs, and ends.
+        if self.goes_on_behind_its_fence(&state) {
+            return;
         }
         let running = state.brokers[broker].processes.iter().filter(|p| state.may_write(p)).map(|p| p.host);
         let on_the_way = state.brokers[broker].starting.iter().map(|(host, _)| *host);
@@ -156,8 +169,8 @@ impl Agent {
     /// The registration of a broker that may still write is not removed.
     pub(crate) fn check_unregister(&self, broker: usize) {
         let mut state = self.world.state();
-        if state.hosts[self.host].denied {
-            // The same: a request that comes late hits a broker that lives, whose agent sees that and starts it again.
+        // A request that comes late hits a broker that lives, whose agent sees that and starts it again.
+        if self.goes_on_behind_its_fence(&state) {
             return;
         }
         let writers = state.brokers[broker].processes.iter().filter(|p| state.may_write(p));

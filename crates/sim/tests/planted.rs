@@ -17,12 +17,12 @@ fn a_proof_of_what_was_not_done_is_found() {
 
 #[test]
 fn a_ledger_that_lets_an_epoch_be_won_twice_is_found() {
-    found(Bug::DoubleClaim, 60, &["an act belongs to an epoch that was won"]);
+    found(Bug::DoubleClaim, 400, &["an act belongs to an epoch that was won"]);
 }
 
 #[test]
 fn a_ledger_that_takes_writes_of_old_epochs_is_found() {
-    found(Bug::OldEpochWrites, 150, &["no act by an old epoch after a newer one has proven its fence"]);
+    found(Bug::OldEpochWrites, 1_500, &["no act by an old epoch after a newer one has proven its fence"]);
 }
 
 #[test]
