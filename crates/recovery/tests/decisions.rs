@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
-    Broker, BrokerId, Evidence, Fact, LedgerReading, LedgerStanding, LocalProcess, Moment, Now, ProbeOutcome,
-    QuorumView, Topology,
+    Broker, BrokerId, Epoch, Evidence, Fact, LedgerReading, LedgerStanding, LocalProcess, Moment, Now,
+    ProbeOutcome, QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
 use recovery::testing::{BROKER, World};
@@ -82,6 +82,46 @@ fn a_host_is_not_fenced_either_while_a_broker_answers_there_that_the_list_lacks(
     let decision = decide(BROKER, &seen, &topology(), &World::policy());
     let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
     assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
+}
+
+/// It claimed the other broker, for a switchover say, and died before it meant to start it: what answers is not on that host.
+#[test]
+fn a_host_is_fenced_though_it_once_claimed_a_broker_that_answers_elsewhere() {
+    let decided = |until| {
+        let mut board = board(&[(BROKER, ProbeOutcome::Unreachable)].into(), 104);
+        for now in 104..=until {
+            let claimed = LedgerStanding {
+                epoch: Epoch(1),
+                writers: ["kafka-9".into(), "kafka-1".into()].into(),
+                ..LedgerStanding::untouched("kafka-9".into())
+            };
+            let brokers = [(BROKER, LedgerStanding::untouched("kafka-1".into())), (OTHER, claimed)].into();
+            let fact = Fact::Ledger(LedgerReading { brokers, ..LedgerReading::default() });
+            board.record(Evidence {
+                signal: "test",
+                at: Moment(seconds(now).0 + Duration::from_millis(1)),
+                fact,
+            });
+            for (broker, outcome) in [(BROKER, ProbeOutcome::Unreachable), (OTHER, ProbeOutcome::Answered)] {
+                board.record(Evidence {
+                    signal: "test",
+                    at: seconds(now + 1),
+                    fact: Fact::Probe { broker, outcome },
+                });
+            }
+        }
+        decide(BROKER, &seen(&board, until + 1), &topology(), &World::policy())
+    };
+    let Decision::Hold { reasons } = decided(105) else { panic!("{:?}", decided(105)) };
+    assert!(
+        reasons.contains(&HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }),
+        "{reasons:?}"
+    );
+    let carries = |decision: &Decision| match decision {
+        Decision::Hold { reasons } => reasons.iter().any(|r| matches!(r, HoldReason::HostCarries { .. })),
+        _ => false,
+    };
+    assert!(!carries(&decided(160)), "{:?}", decided(160));
 }
 
 #[test]

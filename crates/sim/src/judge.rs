@@ -1,7 +1,9 @@
 //! How a run has ended: every broker recovered, or not acted upon for a reason that is true, or left to a person.
 
+use std::collections::BTreeSet;
+
 use recovery::decide::{Decision, HoldReason};
-use recovery::model::{Cause, EpochState, ProbeOutcome};
+use recovery::model::{Cause, EpochState, HostName, ProbeOutcome};
 use recovery::status::Status;
 
 use crate::agent::id;
@@ -115,9 +117,7 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
         | HoldReason::LedgerDistrusted { .. }
         | HoldReason::NoFence { .. } => false,
         HoldReason::MassFailure { limit, .. } => (0..count).filter(down).count() > *limit,
-        HoldReason::StorageStalled { .. } => {
-            (0..state.hosts.len()).any(|h| state.stalled(h) || state.hosts[h].denied)
-        }
+        HoldReason::StorageStalled { .. } => (0..state.hosts.len()).any(|h| state.stalled(h)),
         HoldReason::HostCarries { host: carrier, broker } => {
             let other = crate::agent::index(*broker);
             let there = |carrier| state.brokers[other].processes.iter().any(|p| p.host == carrier);
@@ -144,19 +144,35 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
             // Whoever has claimed it answers for itself.
             state.host_of(by).is_some_and(|by| state.hosts[by].on && state.hosts[by].agent_runs)
         }
-        HoldReason::FencedHere { .. } => {
+        HoldReason::FencedHere { left_to, .. } => {
             let orders = recovery::model::Orders(state.book.orders().cloned().collect());
             let standing = state.book.standing(broker, &state.name(broker));
-            standing.fenced_here(&state.name(host), &orders).is_some()
+            let fenced = standing.fenced_here(&state.name(host), &orders).is_some();
+            fenced && (left_to.is_empty() || some_act(state, left_to))
         }
         // Each of them answers for itself.
-        HoldReason::LeftToOthers { hosts } => hosts.iter().any(|other| {
-            state.host_of(other).is_some_and(|other| state.hosts[other].on && state.hosts[other].agent_runs)
-        }),
-        HoldReason::StandbyFull { owns } => *owns >= limit(state, host),
+        HoldReason::LeftToOthers { hosts } => some_act(state, hosts),
+        HoldReason::StandbyFull { .. } => {
+            let name = state.name(host);
+            let carried = (0..count).filter(|b| *b != broker && carries(state, *b, &name));
+            carried.count() >= limit(state, host)
+        }
         HoldReason::Observing => false,
         HoldReason::AwaitingApproval => state.setup.approve,
     }
+}
+
+/// Whether an agent runs on one of `hosts`.
+fn some_act(state: &State, hosts: &BTreeSet<HostName>) -> bool {
+    let runs = |host: usize| state.hosts[host].on && state.hosts[host].agent_runs;
+    hosts.iter().any(|host| state.host_of(host).is_some_and(runs))
+}
+
+/// Whether a broker is a host's, or about to be.
+fn carries(state: &State, broker: usize, host: &HostName) -> bool {
+    let standing = state.book.standing(broker, &state.name(broker));
+    let open = matches!(&standing.state, Some(EpochState::Open { by, .. }) if by == host);
+    standing.owner == *host || open
 }
 
 /// Takeovers of a broker that agents decided by themselves since a person last acknowledged what was wrong.

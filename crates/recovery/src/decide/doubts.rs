@@ -164,11 +164,20 @@ impl Case<'_> {
         if ledger.damaged.contains_key(&broker) {
             return true;
         }
-        let guarded = ledger.brokers.get(&broker).map(|standing| &standing.writers);
-        match guarded.or_else(|| ledger.others.get(&broker)) {
+        if let Some(standing) = ledger.brokers.get(&broker) {
+            // A claimant owns the broker once it means to start it. One that has been silent ever since it claimed does not run what answers.
+            return standing.owner == *host || standing.writers.contains(host) && !self.is_silent(broker);
+        }
+        match ledger.others.get(&broker) {
             Some(hosts) => hosts.contains(host),
             None => self.owner(broker) == Some(host),
         }
+    }
+
+    /// Whether the newest claim of a broker has been silent for so long that it may be succeeded.
+    fn is_silent(&self, broker: BrokerId) -> bool {
+        let quiet = self.seen.brokers.get(&broker).and_then(|seen| seen.claim_quiet);
+        quiet.is_some_and(|quiet| quiet >= self.policy.claim_silent_after)
     }
 
     /// Whether the broker was stopped for a switchover that came to nothing.
