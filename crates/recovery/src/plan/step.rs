@@ -277,18 +277,12 @@ impl Step {
         }
     }
 
-    /// What it makes or finds is this host's own, and is lost if the host itself loses its power in the middle of its takeover: it is
-    /// repeated after a crash until Kafka has been started. What is there still is left as it is.
+    /// What it puts here is gone if this host itself loses its power in the middle of its takeover: it is repeated after a crash until
+    /// Kafka has been started. What is there still is left as it is, so that nothing is lost where a Kafka of this very start
+    /// runs already; looks at the log dirs would take that one for somebody else's, and are not repeated.
     #[must_use]
     pub fn is_lost_with_the_host(&self) -> bool {
-        matches!(
-            self,
-            Self::MoveAddress { .. }
-                | Self::AttachStorage { .. }
-                | Self::RenderConfig { .. }
-                | Self::AwaitLocks { .. }
-                | Self::VerifyLogDirs { .. }
-        )
+        matches!(self, Self::MoveAddress { .. } | Self::AttachStorage { .. })
     }
 
     /// A look whose result is worth nothing after a crash: it is repeated until Kafka has been started.
