@@ -208,6 +208,32 @@ async fn a_crash_at_any_write_and_a_resume_end_like_no_crash() {
     }
 }
 
+/// The crash was a loss of power: whatever write it was at, what stood in the journal as done is gone from the host.
+#[tokio::test(start_paused = true)]
+async fn a_loss_of_power_before_the_start_and_a_resume_end_with_address_and_storage() {
+    let mut lost = 0;
+    for n in 2.. {
+        let world = World::new();
+        let plan = dead_broker(&world).await;
+        world.truth().crash = Some(Crash::After(n));
+        if take_over(&world.ports(), plan, Cause::Automatic, None, None).await.is_ok()
+            || world.truth().starts > 0
+        {
+            break;
+        }
+        lost += usize::from(world.truth().address_here && world.truth().storage_here);
+        (world.truth().address_here, world.truth().storage_here) = (false, false);
+        let outcome = resume(&world.ports(), &HERE.into(), BROKER, None).await.expect("runs to an end");
+        assert_eq!(outcome.label(), "recovered", "write {n}: {outcome:?}");
+        assert!(
+            world.truth().address_here && world.truth().storage_here,
+            "write {n}: Kafka runs without them"
+        );
+        promises_hold(&world, &format!("write {n}"));
+    }
+    assert!(lost > 2, "nothing was lost that was there: {lost}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_write_of_an_abandoned_takeover_ends_abandoned_too() {
     let faults = [("verify_log_dirs", Fault::Refuse)];
