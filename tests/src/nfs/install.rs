@@ -30,6 +30,7 @@ pub(super) const BINARY: &str = "/usr/bin/understudy";
 pub(super) const UNITS: &str = "/etc/systemd/system";
 const START: &str = "/opt/kafka/bin/kafka-server-start.sh";
 const JARS: &str = "opt-kafka-libs.mount";
+const PROGRAM: &str = "usr-bin-understudy.mount";
 const SYSUSERS: &str = include_str!("../../../deploy/systemd/sysusers.d/kafka.conf");
 /// Every shipped file, and its place.
 const SHIPPED: &[(&str, &str)] = &[
@@ -69,12 +70,16 @@ pub(super) fn install(
 ) -> Result<()> {
     fs::create_dir_all(ledger_of(server))?;
     initialise(&ledger_of(server))?;
-    let (ledger, jars) = (mount(server, LEDGER_EXPORT, LEDGER_MOUNT), jars()?);
+    let ledger = mount(server, LEDGER_EXPORT, LEDGER_MOUNT);
+    // Neither a unit that protects home directories nor Kafka's user sees what they are made of where it is outside.
+    let jars = bound("Kafka's jars", plain(&Kafka::home()?.libs()?)?, "/opt/kafka/libs");
+    let program = bound("The program", plain(&crate::agent::binary()?.canonicalize()?)?, BINARY);
     let own = [
         (START.to_owned(), start_script.to_owned()),
         ("/etc/kafka/log4j2.properties".to_owned(), LOG4J.to_owned()),
         (format!("{UNITS}/{}", ledger.0), ledger.1),
         (format!("{UNITS}/{JARS}"), jars),
+        (format!("{UNITS}/{PROGRAM}"), program),
         (
             format!("{UNITS}/kafka@.service.d/site.conf"),
             format!("[Unit]\nRequiresMountsFor={LEDGER_MOUNT} /opt/kafka/libs\n"),
@@ -82,25 +87,21 @@ pub(super) fn install(
     ];
     let ours = own.iter().chain(files).map(|(path, text)| (path.as_str(), text.as_str()));
     guest.write_all(&SHIPPED.iter().copied().chain(ours).collect::<Vec<_>>())?;
-    // The bed's build is seen where it is outside; the units want it where a package would have put it.
-    let binary = crate::agent::binary()?.canonicalize()?;
     guest
         .sh(&format!(
-            "systemd-sysusers && ln -sfn {} {BINARY} && chmod 0755 {START} && systemctl daemon-reload && \
-             systemctl enable --quiet --now {} {JARS} && {then} && sync",
-            plain(&binary)?,
+            "systemd-sysusers && touch {BINARY} && chmod 0755 {START} && systemctl daemon-reload && \
+             systemctl enable --quiet --now {} {JARS} {PROGRAM} && {then} && sync",
             ledger.0
         ))
         .map(drop)
 }
 
-/// The mount of Kafka's jars: its unit and its user do not see where they are outside.
-fn jars() -> Result<String> {
-    Ok(format!(
-        "[Unit]\nDescription=Kafka's jars\nRequires=bed-setup.service\nAfter=bed-setup.service\n\
-         [Mount]\nWhat={}\nWhere=/opt/kafka/libs\nType=none\nOptions=bind\n[Install]\nWantedBy=local-fs.target\n",
-        plain(&Kafka::home()?.libs()?)?
-    ))
+/// The mount of something that is outside, in the place where a package would have put it.
+fn bound(what: &str, from: &str, to: &str) -> String {
+    format!(
+        "[Unit]\nDescription={what}\nRequires=bed-setup.service\nAfter=bed-setup.service\n\
+         [Mount]\nWhat={from}\nWhere={to}\nType=none\nOptions=bind\n[Install]\nWantedBy=local-fs.target\n"
+    )
 }
 
 #[cfg(test)]
