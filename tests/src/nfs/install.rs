@@ -89,7 +89,7 @@ pub(super) fn install(
     guest.write_all(&SHIPPED.iter().copied().chain(ours).collect::<Vec<_>>())?;
     guest
         .sh(&format!(
-            "systemd-sysusers && touch {BINARY} && chmod 0755 {START} && systemctl daemon-reload && \
+            "systemd-sysusers && {{ [ -e {BINARY} ] || touch {BINARY}; }} && chmod 0755 {START} && systemctl daemon-reload && \
              systemctl enable --quiet --now {} {JARS} {PROGRAM} && {then} && sync",
             ledger.0
         ))
