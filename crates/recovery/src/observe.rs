@@ -214,6 +214,14 @@ impl Board {
         view
     }
 
+    /// Whether the ledger says that a broker was recovered after these looks last saw it well: what they saw of its going was before.
+    fn recovered_unseen(&self, broker: BrokerId) -> bool {
+        let standing = self.ledger.as_ref().and_then(|(_, reading)| reading.brokers.get(&broker));
+        let recovered = standing.and_then(LedgerStanding::recovered_in);
+        let well = self.departures.well_in(broker);
+        recovered.is_some_and(|recovered| well.is_none_or(|well| well < recovered))
+    }
+
     /// For how long the active controller had heard nothing of a broker by `at`.
     fn silence(&self, broker: BrokerId, at: Moment, view: &QuorumView) -> Duration {
         view.silence.get(&broker).copied().unwrap_or_else(|| at.since(self.leader_since))
@@ -266,7 +274,7 @@ pub fn observe(
         let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
         let seen = Seen {
             crashed: local.is_some_and(|track| crashed(board, id, track)),
-            left_first: unlisted && board.departures.stopped(id, probes, kept),
+            left_first: unlisted && !board.recovered_unseen(id) && board.departures.stopped(id, probes, kept),
             stop_told: board.departures.stop_told(id).filter(|_| unlisted && probes.failing_since.is_some()),
             never_listed: unlisted && probes.failing_since.is_some() && !board.departures.was_listed(id),
             well_in: board.departures.well_in(id),

@@ -103,6 +103,13 @@ impl LedgerStanding {
         out.then_some(fence.epoch)
     }
 
+    /// The newest epoch that recovered the broker.
+    #[must_use]
+    pub fn recovered_in(&self) -> Option<Epoch> {
+        let mut ended = self.attempts.iter().rev();
+        ended.find(|attempt| attempt.ended.as_deref() == Some("recovered")).map(|attempt| attempt.epoch)
+    }
+
     /// The first attempt since the broker was last recovered, or since `after`, that ended badly: what is wrong, which a
     /// later one by another host may hide.
     #[must_use]
