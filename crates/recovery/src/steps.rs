@@ -86,7 +86,13 @@ impl<'a> Context<'a> {
                 };
                 ports.broker_host.verify(*broker, cluster_id.as_deref()).await
             }
-            Step::Unregister { broker, decision } => Ok(self.unregister(*broker, decision).await),
+            Step::Unregister { broker, decision } => {
+                // Of a Kafka that somebody has started here since, it would take the registration.
+                match self.look_here_again(*broker, self.proofs(step)?).await {
+                    Ok(_) => Ok(self.unregister(*broker, decision).await),
+                    Err(error) => Ok(Note::new(format!("not sent: {}", chain(&error)))),
+                }
+            }
             Step::ResetClients { broker } => port(&ports.addresses, *broker, step)?.reset_clients().await,
             Step::StartBroker { broker } => {
                 let proofs = self.proofs(step)?;
