@@ -71,7 +71,10 @@ impl Agent {
 
     fn check_carried(&self, state: &mut State, target: usize, ms: Ms, what: &str) {
         for broker in 0..state.brokers.len() {
-            let there = state.brokers[broker].processes.iter().any(|p| p.host == target);
+            // What is left of it behind a fence is not the broker that is well elsewhere.
+            let serves = state.brokers[broker].registration.map(|registration| registration.process);
+            let there =
+                state.brokers[broker].processes.iter().any(|p| p.host == target && Some(p.id) == serves);
             if there && state.well_for(broker, self.host, ms) {
                 let what = format!("host {target} {what} while broker {} on it is well", broker + 1);
                 state.violate("a healthy broker is left alone", &what);
