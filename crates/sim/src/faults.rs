@@ -86,6 +86,7 @@ impl State {
             Fault::KafkaStops(_) => {
                 let host = process.host;
                 self.stop_cleanly(broker, host);
+                self.brokers[broker].stopped = true;
             }
             _ => {}
         }
@@ -100,7 +101,6 @@ impl State {
             registration.unfenced_at = None;
         }
         self.end_process(broker, host, false);
-        self.brokers[broker].stopped = self.brokers[broker].processes.is_empty();
     }
 
     /// Its registration is removed, and it may live.

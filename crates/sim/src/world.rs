@@ -94,7 +94,7 @@ pub(crate) struct Broker {
     /// The brokers that it would list, one bit each.
     pub(crate) lists: u32,
     pub(crate) slow_recovery: Ms,
-    /// Its last process was stopped on request, and none was started since.
+    /// A person stopped it, and none was started since. An agent that did so for a switchover meant it to run elsewhere.
     pub(crate) stopped: bool,
     /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was taken over from.
     pub(crate) holders: BTreeSet<usize>,
