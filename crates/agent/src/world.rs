@@ -21,8 +21,8 @@ use recovery::drivers::health_signal::local_address::LocalAddresses;
 use recovery::drivers::health_signal::local_process::LocalProcesses;
 use recovery::drivers::health_signal::peer::{Peer, PeerConfig};
 use recovery::drivers::host_lock::FlockHostLock;
-use recovery::drivers::ledger::known::{KnownLedger, Member};
 use recovery::drivers::storage::lease;
+use recovery::known::{KnownLedger, Local, Member};
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
 use recovery::policy::Policy;
@@ -118,8 +118,8 @@ pub(crate) fn ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
 
 fn known(config: &Config, joins: bool) -> anyhow::Result<Arc<dyn Ledger>> {
     let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
-    let (here, state_dir) = (config.topology.here.clone(), config.state_dir.clone());
-    let who = Member { here, state_dir, homes, place: config.ledger.place(), joins };
+    let (here, machine) = (config.topology.here.clone(), Arc::new(Local::new(config.state_dir.clone())));
+    let who = Member { here, machine, homes, place: config.ledger.place(), joins };
     Ok(Arc::new(KnownLedger::new(config.ledger.open().map_err(bad("ledger"))?, who)))
 }
 

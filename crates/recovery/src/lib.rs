@@ -24,6 +24,7 @@ pub mod fuzzing;
 pub mod journal;
 #[cfg(feature = "drivers")]
 pub mod kafka;
+pub mod known;
 pub mod ledger_signal;
 pub mod model;
 pub mod observe;

@@ -205,11 +205,12 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     let up = others.iter().filter(|(_, s)| s.answers()).count();
     ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
-    let attempts = seen.ledger.iter().filter_map(|ledger| Some(&ledger.brokers.get(&BROKER)?.attempts)).flatten();
+    let attempts =
+        seen.ledger.iter().filter_map(|ledger| Some(&ledger.brokers.get(&BROKER)?.attempts)).flatten();
     let released = attempts.fold(false, |released, a| match a.ended.as_deref() {
         Some("recovered") => false,
-        Some("abandoned") => released || a.cause == Cause::Planned,
-        _ => released,
+        Some("withdrawn") => released,
+        _ => released || a.cause == Cause::Planned,
     });
     let stopped = broker.left_first || broker.stop_told.is_some();
     ensure(!stopped || released, "it may have been stopped cleanly")?;

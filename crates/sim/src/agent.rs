@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Epoch, Moment, Now};
 use recovery::ports::{
-    Address, BrokerHost, Clock, EventSink, HeldLock, HostLock, Note, Ports, ProcessState, Proof, StepError,
-    Storage,
+    Address, BrokerHost, Clock, EventSink, HeldLock, HostLock, Ledger, Note, Ports, ProcessState, Proof,
+    StepError, Storage,
 };
 
 use crate::scenario::{Bug, Frozen, Ms};
@@ -117,7 +117,7 @@ impl Agent {
     }
 
     /// Every port of this agent.
-    pub(crate) fn ports(&self, guarded: &[usize]) -> Ports {
+    pub(crate) fn ports(&self, guarded: &[usize], ledger: Arc<dyn Ledger>) -> Ports {
         let count = self.world.state().hosts.len();
         let others = (0..count).filter(|host| *host != self.host);
         let fences = others.map(|target| {
@@ -131,7 +131,7 @@ impl Agent {
             addresses: guarded.iter().map(|b| (id(*b), Arc::new(here(*b)) as _)).collect::<BTreeMap<_, _>>(),
             broker_host: Arc::new(self.clone()),
             cluster: Arc::new(self.clone()),
-            ledger: crate::ledger::port(self),
+            ledger,
             host_lock: Arc::new(self.clone()),
             clock: Arc::new(self.clone()),
             events: Arc::new(self.clone()),
@@ -145,8 +145,10 @@ impl Clock for Agent {
         let state = self.world.state();
         let drift = state.setup.drift[self.host];
         let rate = u64::try_from(1000 + drift).unwrap_or(1000);
+        let stops = state.setup.bug == Some(Bug::OldDecision);
+        let counted = state.now - if stops { state.hosts[self.host].stood_still } else { 0 };
         // Machines were not switched on together.
-        let since_boot = 1_000_000 + 77_777 * self.host as u64 + state.now * rate / 1000;
+        let since_boot = 1_000_000 + 77_777 * self.host as u64 + counted * rate / 1000;
         Now { mono: Moment(Duration::from_millis(since_boot)), wall: state.wall(self.host) }
     }
 
@@ -238,9 +240,15 @@ impl Storage for OnHost {
             .await
     }
 
-    /// Nothing of a fenced host's outlives it here: what waiting for a lease does is in the core's own tests.
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
-        self.agent.act(5, 50, |_| Ok(Vec::new())).await
+        let (host, broker) = (self.agent.host, self.broker);
+        self.agent
+            .act(5, 50, |state| {
+                let held = state.lock_in(broker, host).filter(|_| state.setup.bug != Some(Bug::LocksUnasked));
+                let by = |by| HeldLock { path: "/mnt/kafka/.lock".into(), by: format!("host {by}") };
+                Ok(held.map(by).into_iter().collect())
+            })
+            .await
     }
 
     async fn break_locks(&self) -> Result<Note, StepError> {

@@ -34,6 +34,7 @@ impl State {
             Fault::StorageStalls(Some(host)) => self.hosts[*host].stalled_until = until,
             Fault::StorageStalls(None) => self.all_stalled_until = until,
             Fault::LedgerFails(kind, whom) => self.ledger_faults.push((*kind, *whom, until)),
+            Fault::LedgerMissing(host) => self.hosts[*host].ledger_missing_until = until,
             Fault::FenceFails(host, device) => self.hosts[*host].device = Some((*device, until)),
             Fault::AgentCrashes(host, n, write) => self.hosts[*host].crash = Some((*n, *write)),
             Fault::AgentKilled(host) => {
@@ -52,6 +53,7 @@ impl State {
             | Fault::KafkaCrashes(_)
             | Fault::KafkaHangs(_)
             | Fault::KafkaStops(_)
+            | Fault::StartsFail(..)
             | Fault::SlowRecovery(..) => self.hit_kafka(what, until),
             Fault::Pause(_) | Fault::Resume | Fault::Ack | Fault::Approve(_) | Fault::Switchover(..) => {
                 self.order(what);
@@ -67,6 +69,7 @@ impl State {
         | Fault::KafkaCrashes(broker)
         | Fault::KafkaHangs(broker)
         | Fault::KafkaStops(broker)
+        | Fault::StartsFail(broker, _)
         | Fault::SlowRecovery(broker, _)) = what
         else {
             return;
@@ -75,6 +78,9 @@ impl State {
         if let Fault::SlowRecovery(_, ms) = what {
             self.brokers[broker].slow_recovery = *ms;
         }
+        if let Fault::StartsFail(_, starts) = what {
+            self.brokers[broker].starts_fail = *starts;
+        }
         let Some(process) = self.brokers[broker].processes.first_mut() else { return };
         match what {
             Fault::KafkaFreezes(_) => process.stopped_until = until,
@@ -82,6 +88,7 @@ impl State {
             Fault::KafkaCrashes(_) => {
                 let host = process.host;
                 self.end_process(broker, host, true);
+                self.supervise(broker, host);
             }
             Fault::KafkaStops(_) => {
                 let host = process.host;

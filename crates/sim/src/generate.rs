@@ -12,10 +12,6 @@ const WRITES: u64 = 32;
 /// Acts of a whole takeover, and some.
 const ACTS: u64 = 16;
 
-/// An append that was given up and lands after its claimant has resumed makes a journal that nobody can carry on with.
-/// Until the ledger refuses such a write, no write lands late.
-const WRITES_LAND_LATE: bool = false;
-
 /// Makes the scenario of `seed`.
 #[must_use]
 pub fn scenario(seed: u64) -> Scenario {
@@ -28,6 +24,9 @@ pub fn scenario(seed: u64) -> Scenario {
         brokers,
         standbys,
         home_agents: rng.percent(40),
+        supervised: false,
+        lease: 0,
+        twin: false,
         max_brokers: if rng.percent(70) { 1 } else { 2 },
         approve: rng.percent(5),
         fences: (0..hosts)
@@ -38,6 +37,9 @@ pub fn scenario(seed: u64) -> Scenario {
         bug: None,
     };
     let mut clocks = Rng::stream(seed, "clocks");
+    let mut around = Rng::stream(seed, "around");
+    scenario.supervised = around.percent(30);
+    scenario.lease = if around.percent(30) { around.between(5_000, 45_000) } else { 0 };
     scenario.drift = (0..hosts).map(|_| clocks.between(0, 101) as i64 - 50).collect();
     let mut rng = Rng::stream(seed, "faults");
     if rng.percent(3) {
@@ -56,6 +58,13 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.percent(35) {
         complicate(&mut rng, &mut scenario, begin);
     }
+    match around.index(100) {
+        0..=3 => grow_old(&mut around, &mut scenario, begin),
+        4..=7 => fail_again(&mut around, &mut scenario, begin),
+        8..=11 => miss_the_ledger(&mut around, &mut scenario, begin),
+        12..=13 => copy_the_first(&mut scenario),
+        _ => {}
+    }
     scenario.events.sort_by_key(|event| event.at);
     scenario
 }
@@ -64,10 +73,27 @@ pub fn scenario(seed: u64) -> Scenario {
 #[must_use]
 pub fn planted(seed: u64, bug: Bug) -> Scenario {
     let mut scenario = Scenario { bug: Some(bug), ..scenario(seed) };
-    if bug == Bug::OldEpochWrites {
+    let mut rng = Rng::stream(seed, "planted");
+    match bug {
         // Whoever is switched off writes nothing any more.
-        scenario.fences = vec![FenceKind::Storage; scenario.hosts()];
+        Bug::OldEpochWrites => scenario.fences = vec![FenceKind::Storage; scenario.hosts()],
+        Bug::OldDecision => grow_old(&mut rng, &mut scenario, QUIET),
+        Bug::BlindStop => blind_window(&mut rng, &mut scenario, QUIET),
+        Bug::OwnRemovalIsStop => {
+            scenario.home_agents = true;
+            fail_again(&mut rng, &mut scenario, QUIET);
+        }
+        Bug::BlindAppend => {
+            let what = Fault::LedgerFails(LedgerFault::Late, None);
+            let at = QUIET + rng.between(1_000, 8_000);
+            scenario.events.push(Timed { at, lasts: rng.between(1_000, 6_000), what });
+        }
+        Bug::AnyLedger => miss_the_ledger(&mut rng, &mut scenario, QUIET),
+        Bug::AnyMachine => copy_the_first(&mut scenario),
+        Bug::LocksUnasked => scenario.lease = rng.between(5_000, 45_000),
+        _ => {}
     }
+    scenario.events.sort_by_key(|event| event.at);
     scenario
 }
 
@@ -119,7 +145,7 @@ fn trouble(rng: &mut Rng, scenario: &Scenario, at: Ms) -> Timed {
                 (3, LedgerFault::Down),
                 (3, LedgerFault::Slow),
                 (3, LedgerFault::LostAcks),
-                (if WRITES_LAND_LATE { 2 } else { 0 }, LedgerFault::Late),
+                (2, LedgerFault::Late),
                 (2, LedgerFault::Stale),
             ];
             (Fault::LedgerFails(rng.weighted(&kinds, LedgerFault::Down), one), short)
@@ -165,6 +191,43 @@ fn blind_window(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
     for standby in scenario.brokers..scenario.hosts() {
         scenario.events.push(Timed { at, lasts, what: Fault::Isolated(standby) });
     }
+}
+
+/// A broker is back before whoever decided to take it over gets to its first act.
+fn grow_old(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let broker = rng.index(scenario.brokers);
+    let all = scenario.brokers..scenario.hosts();
+    let event = |at, lasts, what| Timed { at, lasts, what };
+    let away = rng.between(4_000, 7_000);
+    scenario.events.push(event(begin, away, Fault::Freezes(broker, Frozen::Host)));
+    let slow = Fault::LedgerFails(LedgerFault::Slow, None);
+    scenario.events.push(event(begin, rng.between(4_000, 9_000), slow));
+    let at = begin + rng.between(1_500, 4_500);
+    let lasts = rng.between(12_000, 25_000);
+    scenario.events.extend(all.map(|host| event(at, lasts, Fault::Freezes(host, Frozen::Host))));
+}
+
+/// A host boots, and the ledger's storage is mounted later.
+fn miss_the_ledger(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let host = rng.index(scenario.hosts());
+    let away = rng.between(3_000, 25_000);
+    scenario.events.push(Timed { at: begin, lasts: away, what: Fault::HostDies(host) });
+    let lasts = away + rng.between(1_000, 30_000);
+    scenario.events.push(Timed { at: begin, lasts, what: Fault::LedgerMissing(host) });
+}
+
+/// The last standby was made from a copy of the first broker's home.
+fn copy_the_first(scenario: &mut Scenario) {
+    (scenario.twin, scenario.home_agents) = (true, true);
+}
+
+/// Kafka ends, and its next starts fail.
+fn fail_again(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let broker = rng.index(scenario.brokers);
+    let fails = Fault::StartsFail(broker, rng.between(1, 5));
+    scenario.events.push(Timed { at: begin, lasts: 0, what: fails });
+    let at = begin + rng.between(0, 2_000);
+    scenario.events.push(Timed { at, lasts: 0, what: Fault::KafkaCrashes(broker) });
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What goes on without any agent: hosts boot, Kafka registers, recovers and serves, the controller counts sessions.
 
-use crate::scenario::{LedgerFault, Ms, Node};
+use crate::scenario::{Bug, LedgerFault, Ms, Node};
 use crate::world::{Phase, Registration, State, self_name};
 
 /// Without a heartbeat for this long the controller fences a broker (Kafka's default).
@@ -13,6 +13,12 @@ const CATCH_UP: Ms = 700;
 impl State {
     /// Lets what goes on by itself go on. Called often enough that nothing is noticed late.
     pub(crate) fn step(&mut self) {
+        let (now, passed) = (self.now, self.now - self.stepped);
+        self.stepped = now;
+        for host in &mut self.hosts {
+            let still = now < host.frozen_until.max(host.agent_frozen_until);
+            host.stood_still += if still { passed } else { 0 };
+        }
         for host in 0..self.hosts.len() {
             if self.hosts[host].boots_at.is_some_and(|at| self.now >= at) {
                 self.boot(host);
@@ -23,7 +29,7 @@ impl State {
         }
         for broker in 0..self.brokers.len() {
             self.start_unit(broker);
-            for index in 0..self.brokers[broker].processes.len() {
+            for index in (0..self.brokers[broker].processes.len()).rev() {
                 self.run_process(broker, index);
             }
             self.drop_cut_off(broker);
@@ -75,8 +81,19 @@ impl State {
         }
     }
 
+    /// A supervisor starts a Kafka that ended by itself again, after a while.
+    pub(crate) fn supervise(&mut self, broker: usize, host: usize) {
+        if self.setup.supervised && broker == host && self.hosts[host].on {
+            let at = self.now + 450 + self.latency.between(0, 1_000);
+            self.brokers[broker].unit_starts_at = Some((at, host));
+        }
+    }
+
     /// What `understudy guard` says: Kafka may start only for the owner, while nobody else is at it.
     fn guard(&self, broker: usize, host: usize) -> bool {
+        if self.now < self.hosts[host].ledger_missing_until {
+            return self.setup.bug == Some(Bug::AnyLedger) && broker == host;
+        }
         let reads =
             self.reaches(Node::Host(host), Node::Ledger) && !self.ledger_fails(LedgerFault::Down, host);
         reads && self.book.owner_alone(broker, &self.name(broker)) == Some(self.name(host))
@@ -93,13 +110,22 @@ impl State {
             return;
         }
         let heard = self.reaches(Node::Host(process.host), Node::Controllers);
+        // It could: see "A Kafka that registers behind its fence" in docs/safety.md.
+        let registers = heard && !self.hosts[process.host].denied;
         let due = self.now >= process.until;
         let now = self.now;
         let recovery = RECOVERY + self.brokers[broker].slow_recovery;
         let reg = &mut self.brokers[broker].registration;
         match process.phase {
+            Phase::Boots if due && process.doomed => {
+                let host = process.host;
+                self.say(|| format!("Kafka of broker {} on {} fails to start", broker + 1, self_name(host)));
+                self.end_process(broker, host, true);
+                self.supervise(broker, host);
+                return;
+            }
             Phase::Boots if due => process.phase = Phase::Registers,
-            Phase::Registers if heard => {
+            Phase::Registers if registers => {
                 let free = reg.is_none_or(|r| r.unfenced_at.is_none() || r.process == process.id);
                 if free {
                     *reg = Some(Registration { process: process.id, heard: now, unfenced_at: None });

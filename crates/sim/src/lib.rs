@@ -7,6 +7,7 @@
 mod agent;
 mod faults;
 pub mod generate;
+mod identity;
 mod judge;
 mod kafka;
 mod ledger;

@@ -134,6 +134,10 @@ impl Agent {
         if self.goes_on_behind_its_fence(&state) {
             return;
         }
+        if let Some(by) = state.lock_in(broker, self.host) {
+            let what = format!("{here}, while the storage holds the lock of host {by}");
+            state.violate("no start against a lock that is held", &what);
+        }
         let running = state.brokers[broker].processes.iter().filter(|p| state.may_write(p)).map(|p| p.host);
         let on_the_way = state.brokers[broker].starting.iter().map(|(host, _)| *host);
         let on_the_way = on_the_way.filter(|h| state.hosts[*h].on && !state.hosts[*h].denied);

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::agent::{Agent, id};
+use crate::identity::ledger;
 use crate::judge::{End, judge};
 use crate::scenario::{Bug, FenceKind, Ms, Scenario};
 use crate::signals::{guarded, limit, rank, signals};
@@ -94,6 +95,10 @@ impl Run {
 
     async fn play(mut self) -> Report {
         let mut events = self.scenario.events.clone().into_iter().peekable();
+        let first = Agent { world: self.world.clone(), host: self.scenario.brokers, life: 0 };
+        if let Err(error) = recovery::known::init(&first, &"operator".into()).await {
+            self.world.state().violate("the ledger is initialised", &error.to_string());
+        }
         let mut settled_since = None;
         let mut ends = Vec::new();
         loop {
@@ -177,18 +182,22 @@ impl Run {
     }
 
     fn start_agent(&mut self, host: usize) {
+        // Nothing is to be expected of an agent that says another host's name.
+        let twin = self.scenario.twin() == Some(host);
+        let says = if twin { 0 } else { host };
         let (life, guards) = {
             let mut state = self.world.state();
-            let guards = guarded(&state, host);
+            let guards = guarded(&state, says);
             let machine = &mut state.hosts[host];
             machine.agent_starts_at = None;
-            machine.agent_runs = true;
+            machine.agent_runs = !twin;
             (machine.life, guards)
         };
         let agent = Agent { world: self.world.clone(), host, life };
-        let topology = self.topology(host, &guards);
-        let (cycle, status) = Cycle::new(topology, self.policy(), agent.ports(&guards));
-        let signals = signals(&agent, &guards);
+        let topology = self.topology(says, &guards);
+        let ledger = ledger(&agent, says, &guards);
+        let (cycle, status) = Cycle::new(topology, self.policy(), agent.ports(&guards, ledger.clone()));
+        let signals = signals(&agent, &guards, ledger);
         let task = tokio::spawn(cycle.run(signals, std::future::pending()));
         self.daemons[host] = Some(Daemon { life, task, status });
     }

@@ -16,6 +16,12 @@ pub struct Scenario {
     pub standbys: usize,
     /// Whether agents run on the home hosts too.
     pub home_agents: bool,
+    /// Whether a supervisor on a broker's home starts a Kafka that ended by itself again.
+    pub supervised: bool,
+    /// How long the storage keeps the locks of a host that lost its power; 0: they end with it.
+    pub lease: Ms,
+    /// Whether the last of several standbys has a copy of the first home's configuration, and says its name.
+    pub twin: bool,
     /// How many brokers one standby may own.
     pub max_brokers: usize,
     /// Whether agents act by themselves, or wait for an approval.
@@ -35,6 +41,12 @@ impl Scenario {
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.brokers + self.standbys
+    }
+
+    /// The host that says another one's name, that of host 0.
+    #[must_use]
+    pub fn twin(&self) -> Option<usize> {
+        (self.twin && self.home_agents && self.standbys > 1).then(|| self.hosts() - 1)
     }
 
     /// When the last fault that ends by itself has ended, or the last one has begun.
@@ -84,6 +96,20 @@ pub enum Bug {
     AddressUndefended,
     /// The ledger's readings do not say that a host was fenced.
     ForgottenFence,
+    /// An agent's clock does not count the time in which it stood still, so that no decision grows old.
+    OldDecision,
+    /// The ledger's readings do not say that a takeover removed the registration itself.
+    OwnRemovalIsStop,
+    /// Agents take it for a clean stop that a broker was listed as long as it answered, however long nobody looked since.
+    BlindStop,
+    /// The ledger takes an append into a journal that has gone on since it was asked for.
+    BlindAppend,
+    /// Nobody asks the storage for the lock that a dead host left.
+    LocksUnasked,
+    /// Whatever is found where the ledger should be is the ledger.
+    AnyLedger,
+    /// Whatever machine says a host's name is that host.
+    AnyMachine,
 }
 
 /// Something that happens.
@@ -177,6 +203,8 @@ pub enum Fault {
     KafkaStops(usize),
     /// The registration of a broker goes, whatever the broker does: a request came late, or a person sent it. Made by tests only, as yet.
     Unregistered(usize),
+    /// So many of Kafka's next starts end before it registers.
+    StartsFail(usize, u64),
     /// Kafka's next starts take that much longer.
     SlowRecovery(usize, Ms),
     /// Packets from one place to another are lost.
@@ -187,6 +215,8 @@ pub enum Fault {
     StorageStalls(Option<usize>),
     /// The ledger fails, for one host or for all.
     LedgerFails(LedgerFault, Option<usize>),
+    /// The ledger's storage is not mounted on a host: an empty directory is there.
+    LedgerMissing(usize),
     /// A host's fence device fails.
     FenceFails(usize, Device),
     /// An agent dies at its n-th ledger write from now on, and is started again.
@@ -223,6 +253,7 @@ impl Fault {
             | Self::FreezesAtAct(h, ..)
             | Self::Isolated(h)
             | Self::FenceFails(h, _)
+            | Self::LedgerMissing(h)
             | Self::AgentCrashes(h, ..)
             | Self::AgentKilled(h)
             | Self::WallJumps(h, _)
@@ -236,11 +267,13 @@ impl Fault {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, brokers, standbys, max_brokers, .. } = self;
+        let Self { seed, brokers, standbys, max_brokers, lease, .. } = self;
         write!(f, "seed {seed}: {brokers} brokers, {standbys} standbys of up to {max_brokers}")?;
         let agents = if self.home_agents { ", agents on every host" } else { "" };
+        let units = if self.supervised { ", supervised" } else { "" };
+        let twin = if self.twin().is_some() { ", the last host says that it is the first" } else { "" };
         let mode = if self.approve { ", mode approve" } else { "" };
-        writeln!(f, "{agents}{mode}")?;
+        writeln!(f, "{agents}{units}{twin}{mode}, leases of {lease} ms")?;
         for host in 0..self.hosts() {
             let (fence, drift) = (self.fences[host], self.drift[host]);
             writeln!(f, "  host {host} is {}, fence {fence:?}, clock {drift:+} ‰", self.name(host))?;

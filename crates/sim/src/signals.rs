@@ -9,7 +9,7 @@ use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{
     CanaryOutcome, Candidate, Endpoint, Evidence, Fact, HostName, PeerSaw, PeerView, ProbeOutcome, QuorumView,
 };
-use recovery::ports::{Clock, HealthSignal};
+use recovery::ports::{Clock, HealthSignal, Ledger};
 use tokio::sync::watch;
 
 use crate::agent::{Agent, id};
@@ -25,12 +25,16 @@ fn endpoint(broker: usize) -> Endpoint {
 }
 
 /// The real signal of the ledger, and all others in one.
-pub(crate) fn signals(agent: &Agent, guarded: &[usize]) -> Vec<Arc<dyn HealthSignal>> {
+pub(crate) fn signals(
+    agent: &Agent,
+    guarded: &[usize],
+    ledger: Arc<dyn Ledger>,
+) -> Vec<Arc<dyn HealthSignal>> {
     let home = |broker: usize| (id(broker), agent.world.state().name(broker));
     let all = 0..agent.world.state().brokers.len();
     let listed = watch::channel(all.map(|b| (id(b), endpoint(b))).collect()).1;
     let homes = guarded.iter().map(|b| home(*b)).collect();
-    let ledger = LedgerSignal::new(crate::ledger::port(agent), homes, listed);
+    let ledger = LedgerSignal::new(ledger, homes, listed);
     let bug = agent.world.state().setup.bug;
     let world = Looks { agent: agent.clone(), guarded: guarded.to_vec() };
     vec![Arc::new(world), Arc::new(Reads { ledger, bug })]
@@ -60,6 +64,7 @@ impl HealthSignal for Reads {
                 match self.bug {
                     Some(Bug::ForgottenWriter) => standing.writers = BTreeSet::from([standing.owner.clone()]),
                     Some(Bug::ForgottenFence) => standing.fenced.clear(),
+                    Some(Bug::OwnRemovalIsStop) => standing.removed = None,
                     _ => {}
                 }
             }
@@ -107,6 +112,9 @@ impl Looks {
             let saw = &mut state.hosts[host].saw[broker];
             let since = saw.as_ref().filter(|(had, _)| *had == outcome).map_or(now, |(_, since)| *since);
             *saw = Some((outcome.clone(), since));
+            if outcome == ProbeOutcome::Answered {
+                state.hosts[host].answered[broker] = now;
+            }
             facts.push(Fact::Probe { broker: id(broker), outcome });
         }
         self.cluster_facts(state, &mut facts);
@@ -120,9 +128,10 @@ impl Looks {
         match survivor(state, host, None) {
             Some(via) => {
                 let lists = state.brokers[via].lists;
-                let life = state.hosts[host].life;
+                let (now, life) = (state.now, state.hosts[host].life);
                 for broker in (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0) {
                     state.hosts[host].told_listed[broker] = Some(life);
+                    state.hosts[host].listed[broker] = now;
                 }
                 let listed = (0..state.brokers.len()).filter(|b| lists & (1 << b) != 0);
                 facts.push(Fact::Listed { brokers: listed.map(|b| (id(b), endpoint(b))).collect() });
@@ -183,7 +192,9 @@ fn view(state: &State, host: usize) -> PeerView {
     let saw = state.hosts[host].saw.iter().enumerate().filter_map(|(broker, saw)| {
         let (outcome, since) = saw.clone()?;
         let lasting = Duration::from_millis(state.now.saturating_sub(since));
-        Some((id(broker), PeerSaw { outcome, lasting, answered: None, stopped: false }))
+        let blind = state.setup.bug == Some(Bug::BlindStop) && outcome != ProbeOutcome::Answered;
+        let stopped = blind && looked_stopped(state, host, broker);
+        Some((id(broker), PeerSaw { outcome, lasting, answered: None, stopped }))
     });
     let brokers: Probes = saw.collect();
     let stalled =
@@ -200,6 +211,12 @@ fn view(state: &State, host: usize) -> PeerView {
     };
     let local: BTreeMap<_, _> = guarded.iter().map(|b| (id(*b), state.local(host, *b))).collect();
     PeerView { host: name, brokers, stalled, local, candidate: Some(candidate), nfs_client: None }
+}
+
+/// No look since the broker went had it in the list, however long nobody could look.
+fn looked_stopped(state: &State, host: usize, broker: usize) -> bool {
+    let (listed, answered) = (state.hosts[host].listed[broker], state.hosts[host].answered[broker]);
+    survivor(state, host, None).is_some() && listed < state.now && listed <= answered + 2_000
 }
 
 /// The brokers that an agent guards: all on a standby, its own on a home host.

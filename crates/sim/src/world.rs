@@ -9,6 +9,7 @@ use recovery::model::{BrokerId, HostName, LocalProcess, ProbeOutcome};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::identity::Kept;
 use crate::ledger::Book;
 use crate::rng::Rng;
 use crate::scenario::{Bug, Device, FenceKind, Frozen, LedgerFault, Ms, Node, Scenario, Write};
@@ -48,6 +49,17 @@ pub(crate) struct Host {
     pub(crate) saw: Vec<Option<(ProbeOutcome, Ms)>>,
     /// The agent's life in which it was told last that a broker is listed, by broker.
     pub(crate) told_listed: Vec<Option<u32>>,
+    /// What its machine keeps of itself.
+    pub(crate) kept: Arc<Kept>,
+    /// Until when its ledger is not mounted, and what is found there instead.
+    pub(crate) ledger_missing_until: Ms,
+    pub(crate) stray: Book,
+    /// For how long its agent has stood still.
+    pub(crate) stood_still: Ms,
+    /// When its agent was told last that a broker is listed, by broker.
+    pub(crate) listed: Vec<Ms>,
+    /// When its agent last had an answer from a broker, by broker.
+    pub(crate) answered: Vec<Ms>,
 }
 
 /// How far Kafka has come since its start.
@@ -69,6 +81,8 @@ pub(crate) struct Process {
     pub(crate) until: Ms,
     pub(crate) hung_until: Ms,
     pub(crate) stopped_until: Ms,
+    /// It ends before it registers.
+    pub(crate) doomed: bool,
 }
 
 /// What the controller knows of a broker.
@@ -94,6 +108,10 @@ pub(crate) struct Broker {
     /// The brokers that it would list, one bit each.
     pub(crate) lists: u32,
     pub(crate) slow_recovery: Ms,
+    /// So many of its next starts fail.
+    pub(crate) starts_fail: u64,
+    /// The host whose death left a lock in its log dirs, and until when the storage keeps it.
+    pub(crate) locked: Option<(usize, Ms)>,
     /// A person stopped it, and none was started since. An agent that did so for a switchover meant it to run elsewhere.
     pub(crate) stopped: bool,
     /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was taken over from.
@@ -120,6 +138,8 @@ pub(crate) struct State {
     pub(crate) leader_since: Ms,
     pub(crate) latency: Rng,
     pub(crate) processes: u64,
+    /// When the world last went on by itself.
+    pub(crate) stepped: Ms,
     pub(crate) acted: u64,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
@@ -156,11 +176,18 @@ impl World {
 impl State {
     fn new(setup: &Arc<Scenario>, traced: bool) -> Self {
         let count = setup.hosts();
+        let homes = || (0..setup.brokers).map(|b| HostName(setup.name(b))).collect();
         let host = |h: usize| Host {
             on: true,
-            agent_starts_at: (setup.home_agents || h >= setup.brokers).then_some(0),
+            // The host whose name the twin says has said it first: so does `guard` before any Kafka starts.
+            agent_starts_at: (setup.home_agents || h >= setup.brokers)
+                .then_some(if setup.twin() == Some(h) { 3_000 } else { 0 }),
+            kept: Arc::new(Kept::new(h)),
+            stray: Book::new(homes()),
             saw: vec![None; setup.brokers],
             told_listed: vec![None; setup.brokers],
+            listed: vec![0; setup.brokers],
+            answered: vec![0; setup.brokers],
             ..Host::default()
         };
         let all = (1_u32 << setup.brokers) - 1;
@@ -173,6 +200,7 @@ impl State {
                 until: 0,
                 hung_until: 0,
                 stopped_until: 0,
+                doomed: false,
             }],
             attached: BTreeSet::from([b]),
             address: Some(b),
@@ -191,11 +219,12 @@ impl State {
             cut_until: [[0; NODES]; NODES],
             all_stalled_until: 0,
             ledger_faults: Vec::new(),
-            book: Book::new((0..setup.brokers).map(|b| HostName(setup.name(b))).collect()),
+            book: Book::new(homes()),
             leader_epoch: 1,
             leader_since: 0,
             latency: Rng::stream(setup.seed, "latency"),
             processes: setup.brokers as u64,
+            stepped: 0,
             acted: 0,
             violation: None,
             trace: traced.then(Vec::new),
@@ -341,9 +370,11 @@ impl State {
         self.processes += 1;
         let (id, until) = (self.processes, self.now + BOOT);
         self.say(|| format!("Kafka of broker {} starts on {}", broker + 1, self_name(host)));
-        let process =
-            Process { host, id, epoch, phase: Phase::Boots, until, hung_until: 0, stopped_until: 0 };
+        let doomed = self.lock_in(broker, host).is_some() || self.brokers[broker].starts_fail > 0;
+        let phase = Phase::Boots;
+        let process = Process { host, id, epoch, phase, until, hung_until: 0, stopped_until: 0, doomed };
         let broker = &mut self.brokers[broker];
+        broker.starts_fail = broker.starts_fail.saturating_sub(1);
         broker.exited.remove(&host);
         broker.stopped = false;
         broker.processes.push(process);
@@ -360,6 +391,7 @@ impl State {
         machine.locks.clear();
         self.end_agent(host, None);
         for broker_index in 0..self.brokers.len() {
+            self.leave_lock(broker_index, host);
             self.end_process(broker_index, host, false);
             let broker = &mut self.brokers[broker_index];
             broker.unit_starts_at = broker.unit_starts_at.filter(|(_, at)| *at != host);
@@ -367,6 +399,21 @@ impl State {
             broker.attached.remove(&host);
             self.drop_address(broker_index, host);
         }
+    }
+
+    /// A client of the storage that is gone without a word keeps its locks until its lease ends.
+    fn leave_lock(&mut self, broker: usize, host: usize) {
+        let until = self.now + self.setup.lease;
+        let broker = &mut self.brokers[broker];
+        if broker.processes.iter().any(|process| process.host == host) {
+            broker.locked = Some((host, until));
+        }
+    }
+
+    /// The host whose lock keeps `host` from the log dirs. A client that is back loses what it had.
+    pub(crate) fn lock_in(&self, broker: usize, host: usize) -> Option<usize> {
+        let (by, until) = self.brokers[broker].locked?;
+        (by != host && self.now < until).then_some(by)
     }
 
     /// A host takes the address: its neighbours believe whoever spoke last.

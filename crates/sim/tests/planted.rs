@@ -54,3 +54,38 @@ fn an_address_that_nobody_defends_is_found() {
 fn a_fence_that_is_forgotten_is_found() {
     found(Bug::ForgottenFence, 2_000, &["a fenced host claims nothing"]);
 }
+
+#[test]
+fn a_decision_that_has_grown_old_is_found() {
+    found(Bug::OldDecision, 400, &["a healthy broker is left alone"]);
+}
+
+#[test]
+fn a_removal_of_our_own_that_is_taken_for_a_stop_is_found() {
+    found(Bug::OwnRemovalIsStop, 400, &["every run comes to an end"]);
+}
+
+#[test]
+fn a_stop_that_nobody_saw_is_found() {
+    found(Bug::BlindStop, 400, &["every run comes to an end"]);
+}
+
+#[test]
+fn an_append_that_lands_where_it_does_not_belong_is_found() {
+    found(Bug::BlindAppend, 3_000, &["every run comes to an end"]);
+}
+
+#[test]
+fn a_lock_that_nobody_asks_for_is_found() {
+    found(Bug::LocksUnasked, 400, &["no start against a lock that is held"]);
+}
+
+#[test]
+fn an_empty_directory_that_is_taken_for_the_ledger_is_found() {
+    found(Bug::AnyLedger, 400, &["an act belongs to an epoch that was won"]);
+}
+
+#[test]
+fn a_machine_that_says_anothers_name_is_found() {
+    found(Bug::AnyMachine, 400, &["every possible writer is in the plan"]);
+}

@@ -10,8 +10,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use recovery::drivers::ledger::known::KnownLedger;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
+use recovery::known::KnownLedger;
 use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders};
 use recovery::plan::Step;
 use recovery::ports::{Ledger, LedgerError, chain};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use recovery::drivers::ledger::known::{self, HomeHolder, Identity, Local, Met, NameHolder};
+use recovery::known::{self, HomeHolder, Identity, Local, Machine, Met, NameHolder};
 use recovery::model::{BrokerId, HostName};
 use recovery::ports::Ledger;
 use serde::Serialize;

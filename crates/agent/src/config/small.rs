@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use recovery::drivers::ledger::LedgerConfig;
-use recovery::drivers::ledger::known::Member;
+use recovery::known::{Local, Member};
 use recovery::model::{BrokerId, HostName};
 
 use super::document::Document;
@@ -30,7 +31,7 @@ impl Small {
     pub fn member(&self, joins: bool) -> Member {
         Member {
             here: self.here.clone(),
-            state_dir: self.state_dir.clone(),
+            machine: Arc::new(Local::new(self.state_dir.clone())),
             homes: self.homes.clone(),
             place: self.ledger.place(),
             joins,

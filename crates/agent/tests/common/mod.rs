@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use jiff::Timestamp;
-use recovery::drivers::ledger::known;
 use recovery::journal::{Claim, Direction, Entry};
+use recovery::known;
 use recovery::model::{BrokerId, Cause, Epoch, HostName, Instruction, Order, Outcome};
 use recovery::plan::{Phase, Plan, Stage, Step};
 use recovery::ports::{Ledger, Note};

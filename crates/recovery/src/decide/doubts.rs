@@ -180,11 +180,11 @@ impl Case<'_> {
         quiet.is_some_and(|quiet| quiet >= self.policy.claim_silent_after)
     }
 
-    /// Whether a switchover that stopped the broker came to nothing, and nothing has brought it back since.
+    /// Whether a switchover that may have stopped the broker came to nothing, and nothing has brought it back since.
     fn released(&self) -> bool {
         let attempts = self.standing.iter().flat_map(|standing| standing.attempts.iter().rev());
         let mut since = attempts.take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
-        since.any(|attempt| attempt.cause == Cause::Planned && attempt.ended.as_deref() == Some("abandoned"))
+        since.any(|attempt| attempt.cause == Cause::Planned && attempt.ended.as_deref() != Some("withdrawn"))
     }
 
     /// Somebody saw it stop cleanly. Who succeeds a claimant knows already that the broker is to be taken over.

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use tokio::sync::Barrier;
 use tokio::time::{Instant, sleep};
 
-use super::known::{identity, init};
 use crate::decide::{Decision, HoldReason};
 use crate::event::{Event, What};
 use crate::journal::{Claim, Direction, Entry, EpochJournal};
+use crate::known::{identity, init};
 use crate::model::{BrokerId, Cause, Epoch, HostName, Instruction, Order, Orders, Outcome, Succession};
 use crate::plan::{Phase, Plan, Stage, Step};
 use crate::ports::{Cell, Ledger, LedgerError, Note};

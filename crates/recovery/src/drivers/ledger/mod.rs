@@ -7,7 +7,6 @@ pub mod etcd;
 pub mod faults;
 pub mod file;
 pub mod kafka;
-pub mod known;
 
 use std::sync::Arc;
 

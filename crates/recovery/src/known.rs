@@ -14,16 +14,16 @@ mod local;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
-pub use self::local::{Local, Met, random_id};
+pub use self::local::{Local, random_id};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
@@ -180,13 +180,48 @@ fn unavailable(action: &str, source: impl Into<crate::ports::BoxError>) -> Ledge
     LedgerError::Unavailable { action: action.to_owned(), source: source.into() }
 }
 
+/// The ledger that a machine has used first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met {
+    /// Its id.
+    pub id: String,
+    /// When this machine met it.
+    pub since: Timestamp,
+    /// Where that was, for people.
+    pub place: String,
+}
+
+/// What a machine keeps of itself and of its ledger, apart from the ledger.
+pub trait Machine: std::fmt::Debug + Send + Sync {
+    /// The ledger that this machine has met; `None` before the first one.
+    ///
+    /// # Errors
+    /// When it cannot be read. What is not understood is not overwritten.
+    fn met(&self) -> Result<Option<Met>, LedgerError>;
+    /// Keeps `identity` as the ledger of this machine.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn meet(&self, identity: &Identity, place: &str) -> Result<(), LedgerError>;
+    /// Which machine this is, among all that ever had its name; `None` where none was made yet.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn instance(&self) -> Result<Option<String>, LedgerError>;
+    /// The same, made now if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    fn ensure_instance(&self) -> Result<String, LedgerError>;
+}
+
 /// Who uses a ledger.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// The host's name.
     pub here: HostName,
     /// Where it keeps what it is and what it has seen.
-    pub state_dir: PathBuf,
+    pub machine: Arc<dyn Machine>,
     /// The home of every broker in its configuration.
     pub homes: BTreeMap<BrokerId, HostName>,
     /// Where the ledger is, for people.
@@ -199,7 +234,6 @@ pub struct Member {
 pub struct KnownLedger {
     inner: Arc<dyn Ledger>,
     who: Member,
-    local: Local,
     trusted: Mutex<Trusted>,
 }
 
@@ -217,8 +251,7 @@ impl KnownLedger {
     /// `inner`, for `who`. Touches nothing yet.
     #[must_use]
     pub fn new(inner: Arc<dyn Ledger>, who: Member) -> Self {
-        let local = Local::new(who.state_dir.clone());
-        Self { inner, who, local, trusted: Mutex::default() }
+        Self { inner, who, trusted: Mutex::default() }
     }
 
     fn trusted(&self) -> MutexGuard<'_, Trusted> {
@@ -250,11 +283,11 @@ impl KnownLedger {
     async fn ledger(&self, joins: bool) -> Result<(), LedgerError> {
         let place = &self.who.place;
         // Who only looks may not be allowed to read this host's own files.
-        let met = if joins { self.local.met()? } else { self.local.met().unwrap_or_default() };
+        let met = if joins { self.who.machine.met()? } else { self.who.machine.met().unwrap_or_default() };
         let distrusted = |distrust, why| Err(LedgerError::Distrusted { distrust, why });
         match (identity(self.inner.as_ref()).await?, met) {
             (Some(found), Some(met)) if found.id == met.id => Ok(()),
-            (Some(found), None) if joins => self.local.meet(&found, place),
+            (Some(found), None) if joins => self.who.machine.meet(&found, place),
             (Some(_), None) => Ok(()),
             (Some(found), Some(met)) => {
                 let why = format!(
@@ -285,9 +318,9 @@ impl KnownLedger {
     async fn name(&self, joins: bool) -> Result<(), LedgerError> {
         let here = &self.who.here;
         let ours = if joins {
-            Some(self.local.ensure_instance()?)
+            Some(self.who.machine.ensure_instance()?)
         } else {
-            self.local.instance().unwrap_or_default()
+            self.who.machine.instance().unwrap_or_default()
         };
         let holder = name_holder(self.inner.as_ref(), here).await?;
         let holder = match (holder, &ours) {
@@ -377,7 +410,7 @@ impl KnownLedger {
         if journal.claim.by != self.who.here {
             return Ok(journal);
         }
-        let ours = self.local.instance().unwrap_or_default();
+        let ours = self.who.machine.instance().unwrap_or_default();
         if let Some(other) = journal.claim.instance.as_ref().filter(|other| Some(*other) != ours.as_ref()) {
             let short = other.get(..8).unwrap_or(other);
             journal.claim.by = HostName(format!("{} (instance {short})", self.who.here));
@@ -409,7 +442,7 @@ impl Ledger for KnownLedger {
 
     async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError> {
         self.ask(true).await?;
-        let claim = Claim { instance: self.local.instance()?, ..claim.clone() };
+        let claim = Claim { instance: self.who.machine.instance()?, ..claim.clone() };
         self.inner.claim(&claim).await
     }
 

@@ -6,8 +6,8 @@ use crate::testing::World;
 
 fn member(world: &World, dir: &Path, here: &str, homes: &[(i32, &str)]) -> KnownLedger {
     let homes = homes.iter().map(|(broker, home)| (BrokerId(*broker), HostName::from(*home))).collect();
-    let state_dir = dir.to_owned();
-    let who = Member { here: here.into(), state_dir, homes, place: "/mnt/ledger".to_owned(), joins: true };
+    let machine = Arc::new(Local::new(dir.to_owned()));
+    let who = Member { here: here.into(), machine, homes, place: "/mnt/ledger".to_owned(), joins: true };
     KnownLedger::new(Arc::new(world.clone()), who)
 }
 

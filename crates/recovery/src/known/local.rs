@@ -7,21 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
-use super::{Identity, local_error};
+use super::{Identity, Machine, Met, local_error};
 use crate::ports::LedgerError;
-
-/// The ledger that a host has used first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Met {
-    /// Its id.
-    pub id: String,
-    /// When this host met it.
-    pub since: Timestamp,
-    /// Where that was, for people.
-    pub place: String,
-}
 
 /// A text that is like no other.
 ///
@@ -48,57 +36,6 @@ impl Local {
         self.dir.join("ledger.json")
     }
 
-    /// The ledger that this host has met; `None` before the first one.
-    ///
-    /// # Errors
-    /// When the file cannot be read. What is not understood is not overwritten.
-    pub fn met(&self) -> Result<Option<Met>, LedgerError> {
-        let path = self.ledger();
-        let Some(text) = read(&path)? else { return Ok(None) };
-        let met = serde_json::from_str(&text).map_err(io::Error::from);
-        met.map(Some).map_err(|error| local_error("understand", &path, &error))
-    }
-
-    /// Keeps `identity` as the ledger of this host.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn meet(&self, identity: &Identity, place: &str) -> Result<(), LedgerError> {
-        let met = Met { id: identity.id.clone(), since: Timestamp::now(), place: place.to_owned() };
-        let (path, text) = (self.ledger(), serde_json::to_string(&met).unwrap_or_default());
-        self.write(&path, &format!("{text}\n"), true).map_err(|error| local_error("write", &path, &error))
-    }
-
-    /// Which machine this is, among all that ever had its name; `None` where none was made yet.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn instance(&self) -> Result<Option<String>, LedgerError> {
-        let path = self.dir.join("instance");
-        match read(&path)?.map(|text| text.trim().to_owned()) {
-            Some(text) if text.is_empty() => {
-                Err(local_error("understand", &path, &io::Error::other("it is empty")))
-            }
-            instance => Ok(instance),
-        }
-    }
-
-    /// The same, made now if there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
-    pub fn ensure_instance(&self) -> Result<String, LedgerError> {
-        if let Some(instance) = self.instance()? {
-            return Ok(instance);
-        }
-        let path = self.dir.join("instance");
-        let made = random_id().and_then(|id| self.write(&path, &format!("{id}\n"), false));
-        made.map_err(|error| local_error("write", &path, &error))?;
-        // Another process of this host may have been faster.
-        let made = self.instance()?;
-        made.ok_or_else(|| local_error("read back", &path, &ErrorKind::NotFound.into()))
-    }
-
     /// In one piece and on the disk. Without `anew` a file that is there stays.
     fn write(&self, path: &Path, text: &str, anew: bool) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
@@ -114,6 +51,43 @@ impl Local {
             Err(error) => Err(error),
             Ok(()) => File::open(&self.dir)?.sync_all(),
         }
+    }
+}
+
+impl Machine for Local {
+    fn met(&self) -> Result<Option<Met>, LedgerError> {
+        let path = self.ledger();
+        let Some(text) = read(&path)? else { return Ok(None) };
+        let met = serde_json::from_str(&text).map_err(io::Error::from);
+        met.map(Some).map_err(|error| local_error("understand", &path, &error))
+    }
+
+    fn meet(&self, identity: &Identity, place: &str) -> Result<(), LedgerError> {
+        let met = Met { id: identity.id.clone(), since: Timestamp::now(), place: place.to_owned() };
+        let (path, text) = (self.ledger(), serde_json::to_string(&met).unwrap_or_default());
+        self.write(&path, &format!("{text}\n"), true).map_err(|error| local_error("write", &path, &error))
+    }
+
+    fn instance(&self) -> Result<Option<String>, LedgerError> {
+        let path = self.dir.join("instance");
+        match read(&path)?.map(|text| text.trim().to_owned()) {
+            Some(text) if text.is_empty() => {
+                Err(local_error("understand", &path, &io::Error::other("it is empty")))
+            }
+            instance => Ok(instance),
+        }
+    }
+
+    fn ensure_instance(&self) -> Result<String, LedgerError> {
+        if let Some(instance) = self.instance()? {
+            return Ok(instance);
+        }
+        let path = self.dir.join("instance");
+        let made = random_id().and_then(|id| self.write(&path, &format!("{id}\n"), false));
+        made.map_err(|error| local_error("write", &path, &error))?;
+        // Another process of this host may have been faster.
+        let made = self.instance()?;
+        made.ok_or_else(|| local_error("read back", &path, &ErrorKind::NotFound.into()))
     }
 }
 
