@@ -84,9 +84,14 @@ pub fn planted(seed: u64, bug: Bug) -> Scenario {
             fail_again(&mut rng, &mut scenario, QUIET);
         }
         Bug::BlindAppend => {
-            let what = Fault::LedgerFails(LedgerFault::Late, None);
-            let at = QUIET + rng.between(1_000, 8_000);
-            scenario.events.push(Timed { at, lasts: rng.between(1_000, 6_000), what });
+            let mut event = |at, lasts, what| scenario.events.push(Timed { at, lasts, what });
+            event(QUIET, 0, Fault::HostDies(0));
+            // A claimant writes seldom: windows enough that one of them meets a write, and is over when that lands.
+            let begun = QUIET + rng.between(1_500, 4_500);
+            for window in 0..8 {
+                let at = begun + window * 4_000;
+                event(at, rng.between(500, 2_500), Fault::LedgerFails(LedgerFault::Late, None));
+            }
         }
         Bug::AnyLedger => miss_the_ledger(&mut rng, &mut scenario, QUIET),
         Bug::AnyMachine => copy_the_first(&mut scenario),

@@ -43,7 +43,9 @@ impl Agent {
             let what = format!("{name} claims broker {}, and was fenced for it", broker + 1);
             state.violate("a fenced host claims nothing", &what);
         }
-        if state.well_for(broker, self.host, WELL) && !claim.plan.stages.is_empty() {
+        // Whoever stood still on its way to this write makes it when it goes on, touches nobody, and withdraws.
+        let just_woke = self.went_on(&state);
+        if !just_woke && state.well_for(broker, self.host, WELL) && !claim.plan.stages.is_empty() {
             let what = format!("host {} claims broker {}, which is well", self.host, broker + 1);
             state.violate("a healthy broker is left alone", &what);
         }
@@ -62,6 +64,7 @@ impl Agent {
         }
         for (_, step) in claim.plan.steps() {
             if let Step::Fence { host, .. } = step
+                && !just_woke
                 && let Some(target) = state.host_of(host)
             {
                 self.check_carried(&mut state, target, WELL, "is going to be fenced");
@@ -118,9 +121,14 @@ impl Agent {
     /// Who stood still between its look and its call makes that call when it goes on. Where its storage alone was denied it can do so, and
     /// harms nobody: the storage refuses it, and the owner defends the address. It does no more: the ledger refuses it next.
     fn goes_on_behind_its_fence(&self, state: &State) -> bool {
+        state.hosts[self.host].denied && self.went_on(state)
+    }
+
+    /// Whether it stood still until a moment ago.
+    fn went_on(&self, state: &State) -> bool {
         let machine = &state.hosts[self.host];
-        let went_on = machine.frozen_until.max(machine.agent_frozen_until);
-        machine.denied && state.now.saturating_sub(went_on) <= ONE_CALL
+        let until = machine.frozen_until.max(machine.agent_frozen_until);
+        until > 0 && state.now.saturating_sub(until) <= ONE_CALL
     }
 
     /// No start without a proof, in force now, of every host that could be writing.

@@ -72,7 +72,7 @@ fn a_stop_that_nobody_saw_is_found() {
 
 #[test]
 fn an_append_that_lands_where_it_does_not_belong_is_found() {
-    found(Bug::BlindAppend, 3_000, &["every run comes to an end"]);
+    found(Bug::BlindAppend, 800, &["every run comes to an end"]);
 }
 
 #[test]
