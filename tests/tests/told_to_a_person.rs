@@ -51,6 +51,32 @@ fn a_registration_that_we_removed_is_no_clean_stop() {
     });
 }
 
+#[test]
+fn takeovers_that_are_enough_go_on_once_a_person_has_looked() {
+    story("takeovers_that_are_enough_go_on_once_a_person_has_looked", |lab| {
+        let setup = Setup { standbys: 2, policy: &[("takeovers_per_broker", "1")], ..Setup::default() };
+        let scenario = Scenario::begin(lab, &setup)?;
+        scenario.start_agents()?;
+        scenario.recovered_after(PATIENCE, || scenario.strike(&Fault::PowerOff("b1".to_owned())))?;
+        let owner = scenario.running_on()?.first().context("it runs nowhere")?.clone();
+        let mut others = scenario.standbys.iter().filter(|agent| *agent.host().name() != owner);
+        let other = others.next().context("no other standby")?;
+        scenario.recovered_after(PATIENCE, || {
+            scenario.strike(&Fault::PowerOff(owner.clone()))?;
+            scenario.held_by(other, "budget_spent", PATIENCE)?;
+            let said = scenario.cli_of(other, &["status"], 3)?.stdout;
+            ensure!(said.contains("understudy ack"), "`status` does not ask for it:\n{said}");
+            ensure!(scenario.epochs()?.len() == 1, "{:?}", scenario.epochs()?);
+            let acked = ["ack", "--broker", "1", "--reason", "two hosts of one rack"];
+            scenario.cli_of(other, &acked, 0).map(drop)
+        })?;
+        scenario.decided_by(other, "healthy", PATIENCE)?;
+        scenario.ensure_runs_on(other.host().name())?;
+        scenario.verdict()?;
+        Ok(())
+    });
+}
+
 /// Its log dir is not mounted here, and there is no other standby.
 fn abandoned_by_all(scenario: &Scenario<'_>) -> Result<()> {
     let broker = scenario.cluster.broker(VICTIM)?;

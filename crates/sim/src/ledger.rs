@@ -6,9 +6,8 @@ use std::future::pending;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use recovery::event::Event;
-use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Record};
 use recovery::model::{BrokerId, Epoch, EpochState, HostName, LedgerStanding, Order, Orders};
-use recovery::plan::Step;
 use recovery::ports::{Cell, Ledger, LedgerError, Note};
 
 use crate::agent::{Agent, index};
@@ -44,23 +43,13 @@ pub(crate) struct Book {
     epochs: Vec<Vec<Stored>>,
     orders: Vec<(Ms, Order)>,
     cells: BTreeMap<String, Cell>,
-    /// The owner of each broker, as the journals have it.
-    owners: Vec<HostName>,
 }
 
 impl Book {
-    /// An empty ledger, for brokers with these homes.
-    pub(crate) fn new(homes: Vec<HostName>) -> Self {
-        Self {
-            epochs: homes.iter().map(|_| Vec::new()).collect(),
-            orders: Vec::new(),
-            cells: BTreeMap::new(),
-            owners: homes,
-        }
-    }
-
-    pub(crate) fn owner(&self, broker: usize) -> &HostName {
-        &self.owners[broker]
+    /// An empty ledger, for so many brokers.
+    pub(crate) fn new(brokers: usize) -> Self {
+        let epochs = (0..brokers).map(|_| Vec::new()).collect();
+        Self { epochs, orders: Vec::new(), cells: BTreeMap::new() }
     }
 
     /// Every epoch of a broker.
@@ -158,16 +147,6 @@ impl Book {
         let records: Vec<Record> = records
             .map(|(seq, entry)| Record { seq, at: *at, by: by.clone(), entry: entry.clone() })
             .collect();
-        let plan = &journal.claim.plan;
-        let starts = entries.iter().any(|entry| match entry {
-            Entry::Started { step, direction: Direction::Forward } => {
-                matches!(plan.step(*step), Some((_, Step::StartBroker { .. })))
-            }
-            _ => false,
-        });
-        if starts {
-            self.owners[index(broker)] = plan.to.clone();
-        }
         journal.records.extend(records.iter().cloned());
         stored.landed.extend(records.iter().map(|_| now));
         Ok(records)

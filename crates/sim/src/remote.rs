@@ -1,6 +1,6 @@
 //! What agents reach over the network: fence devices, and the cluster itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -223,6 +223,3 @@ impl Cluster for Agent {
         Ok(Note::new("elected"))
     }
 }
-
-/// For peers' views.
-pub(crate) type Probes = BTreeMap<BrokerId, recovery::model::PeerSaw>;

@@ -199,6 +199,7 @@ impl Run {
         let (cycle, status) = Cycle::new(topology, self.policy(), agent.ports(&guards, ledger.clone()));
         let signals = signals(&agent, &guards, ledger);
         let task = tokio::spawn(cycle.run(signals, std::future::pending()));
+        self.world.state().hosts[host].status = Some(status.clone());
         self.daemons[host] = Some(Daemon { life, task, status });
     }
 

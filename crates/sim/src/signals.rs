@@ -1,19 +1,17 @@
 //! What the signals of one agent say of the world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use recovery::ledger_signal::LedgerSignal;
-use recovery::model::{
-    CanaryOutcome, Candidate, Endpoint, Evidence, Fact, HostName, PeerSaw, PeerView, ProbeOutcome, QuorumView,
-};
+use recovery::model::{CanaryOutcome, Endpoint, Evidence, Fact, PeerView, ProbeOutcome, QuorumView};
 use recovery::ports::{Clock, HealthSignal, Ledger};
 use tokio::sync::watch;
 
-use crate::agent::{Agent, id};
-use crate::remote::{Probes, partitions, survivor};
+use crate::agent::{Agent, id, index};
+use crate::remote::{partitions, survivor};
 use crate::scenario::{Bug, Node};
 use crate::world::State;
 
@@ -109,9 +107,6 @@ impl Looks {
                 _ => {}
             }
             let now = state.now;
-            let saw = &mut state.hosts[host].saw[broker];
-            let since = saw.as_ref().filter(|(had, _)| *had == outcome).map_or(now, |(_, since)| *since);
-            *saw = Some((outcome.clone(), since));
             if outcome == ProbeOutcome::Answered {
                 state.hosts[host].answered[broker] = now;
             }
@@ -180,37 +175,22 @@ impl Looks {
             let still = state.now < state.hosts[peer].frozen_until.max(state.hosts[peer].agent_frozen_until);
             let talks = state.hosts[peer].agent_runs && !still;
             if peer != here && talks && state.reaches(Node::Host(here), Node::Host(peer)) {
-                facts.push(Fact::Peer(view(state, peer)));
+                facts.extend(view(state, peer).map(Fact::Peer));
             }
         }
     }
 }
 
-/// What an agent tells its peers.
-fn view(state: &State, host: usize) -> PeerView {
-    let guarded = guarded(state, host);
-    let saw = state.hosts[host].saw.iter().enumerate().filter_map(|(broker, saw)| {
-        let (outcome, since) = saw.clone()?;
-        let lasting = Duration::from_millis(state.now.saturating_sub(since));
-        let blind = state.setup.bug == Some(Bug::BlindStop) && outcome != ProbeOutcome::Answered;
-        let stopped = blind && looked_stopped(state, host, broker);
-        Some((id(broker), PeerSaw { outcome, lasting, answered: None, stopped }))
-    });
-    let brokers: Probes = saw.collect();
-    let stalled =
-        if state.stalled(host) { guarded.iter().map(|b| id(*b)).collect() } else { BTreeSet::new() };
-    let name: HostName = state.name(host);
-    let carries = (0..state.brokers.len()).filter(|b| *state.book.owner(*b) == name);
-    let candidate = Candidate {
-        rank: rank(host),
-        rack: None,
-        serves: guarded.iter().map(|b| id(*b)).collect(),
-        carries: carries.map(id).collect(),
-        limit: limit(state, host),
-        unfit: state.hosts[host].denied.then(|| "the storage denies access".to_owned()),
-    };
-    let local: BTreeMap<_, _> = guarded.iter().map(|b| (id(*b), state.local(host, *b))).collect();
-    PeerView { host: name, brokers, stalled, local, candidate: Some(candidate), nfs_client: None }
+/// What an agent tells its peers: what its daemon says, and what a planted bug adds to that.
+fn view(state: &State, host: usize) -> Option<PeerView> {
+    let mut view = state.hosts[host].status.as_ref()?.borrow().view.clone()?;
+    if state.setup.bug == Some(Bug::BlindStop) {
+        for (broker, saw) in &mut view.brokers {
+            saw.stopped |=
+                saw.outcome != ProbeOutcome::Answered && looked_stopped(state, host, index(*broker));
+        }
+    }
+    Some(view)
 }
 
 /// No look since the broker went had it in the list, however long nobody could look.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use recovery::model::{BrokerId, HostName, LocalProcess, ProbeOutcome};
-use tokio::sync::Notify;
+use recovery::status::Status;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::identity::Kept;
@@ -46,7 +47,8 @@ pub(crate) struct Host {
     pub(crate) crash: Option<(u64, Write)>,
     pub(crate) freeze_at_act: Option<(u64, Frozen, Ms)>,
     pub(crate) locks: BTreeSet<BrokerId>,
-    pub(crate) saw: Vec<Option<(ProbeOutcome, Ms)>>,
+    /// What its daemon says, also to its peers.
+    pub(crate) status: Option<watch::Receiver<Status>>,
     /// The agent's life in which it was told last that a broker is listed, by broker.
     pub(crate) told_listed: Vec<Option<u32>>,
     /// What its machine keeps of itself.
@@ -176,15 +178,13 @@ impl World {
 impl State {
     fn new(setup: &Arc<Scenario>, traced: bool) -> Self {
         let count = setup.hosts();
-        let homes = || (0..setup.brokers).map(|b| HostName(setup.name(b))).collect();
         let host = |h: usize| Host {
             on: true,
             // The host whose name the twin says has said it first: so does `guard` before any Kafka starts.
             agent_starts_at: (setup.home_agents || h >= setup.brokers)
                 .then_some(if setup.twin() == Some(h) { 3_000 } else { 0 }),
             kept: Arc::new(Kept::new(h)),
-            stray: Book::new(homes()),
-            saw: vec![None; setup.brokers],
+            stray: Book::new(setup.brokers),
             told_listed: vec![None; setup.brokers],
             listed: vec![0; setup.brokers],
             answered: vec![0; setup.brokers],
@@ -219,7 +219,7 @@ impl State {
             cut_until: [[0; NODES]; NODES],
             all_stalled_until: 0,
             ledger_faults: Vec::new(),
-            book: Book::new(homes()),
+            book: Book::new(setup.brokers),
             leader_epoch: 1,
             leader_since: 0,
             latency: Rng::stream(setup.seed, "latency"),
