@@ -193,7 +193,10 @@ impl Case<'_> {
                 Instruction::Pause { broker, reason: given(reason)?, until }
             }
             Request::Resume { broker } => Instruction::Resume { broker },
-            Request::Ack { broker, reason } => Instruction::Ack { broker, reason: given(reason)? },
+            Request::Ack { broker, reason } => {
+                let epochs = self.standings.iter().map(|(id, standing)| (*id, standing.epoch)).collect();
+                Instruction::Ack { broker, reason: given(reason)?, epochs }
+            }
             Request::Approve { broker, until } => {
                 self.ahead(until, "the approval would expire")?;
                 self.nothing_open(broker)?;

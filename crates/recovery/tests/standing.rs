@@ -8,7 +8,7 @@ use std::time::Duration;
 use recovery::drivers::ledger::contract::{claim, done, started};
 use recovery::journal::{Claim, Entry, EpochJournal, Record};
 use recovery::model::{
-    BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Orders, Outcome,
+    Acked, BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Orders, Outcome,
     Succession,
 };
 use recovery::plan::{Phase, Stage, Step, Unregister};
@@ -130,9 +130,18 @@ fn those_who_gave_up_are_counted_since_the_last_recovery_and_the_last_ack() {
         journal(planned, &[abandoned()]),
     ];
     let standing = after(&all);
-    let gave_up = |after| standing.gave_up(after).into_iter().cloned().collect::<BTreeSet<_>>();
+    let gave_up = |acked| standing.gave_up(acked).into_iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(gave_up(None), hosts(["a", "b"]), "a switchover that came to nothing does not count");
-    assert_eq!(gave_up(Some(standing.attempts[0].at)), hosts([]));
+    let acked = |at, epoch| Some(Acked { at, epoch });
+    let at = standing.attempts[0].at;
+    assert_eq!(gave_up(acked(at, None)), hosts([]), "an older understudy did not write the epoch");
+    assert_eq!(gave_up(acked(at, Some(Epoch(3)))), hosts([]));
+    let later = jiff::Timestamp::from_second(1 << 32).unwrap();
+    assert_eq!(
+        gave_up(acked(later, Some(Epoch(1)))),
+        hosts(["b"]),
+        "a clock that was set back makes nothing older"
+    );
     let steps = [started(0), done(0, 1), started(START), done(START, 1), recovered()];
     let standing = after(&[all[0].clone(), journal(claim(1, 2, "b"), &steps)]);
     assert!(standing.gave_up(None).is_empty());
@@ -218,5 +227,9 @@ fn the_first_failure_since_the_last_recovery_is_known_with_its_cause() {
     let standing = after(&all);
     let first = standing.first_failure(None).expect("there is one");
     assert_eq!((first.epoch, first.why.as_deref()), (Epoch(1), Some("render_config: w")));
-    assert_eq!(standing.first_failure(Some(all[0].claim.at)), None, "acknowledged");
+    assert_eq!(
+        standing.first_failure(Some(Acked { at: all[0].claim.at, epoch: None })),
+        None,
+        "acknowledged"
+    );
 }

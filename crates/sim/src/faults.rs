@@ -141,7 +141,10 @@ impl State {
                 until: Some(later(20_000)),
             },
             Fault::Resume => Instruction::Resume { broker: None },
-            Fault::Ack => Instruction::Ack { broker: None, reason: "looked".to_owned() },
+            Fault::Ack => {
+                let epochs = (0..self.brokers.len()).map(|b| (id(b), epoch(b))).collect();
+                Instruction::Ack { broker: None, reason: "looked".to_owned(), epochs }
+            }
             Fault::Approve(broker) => {
                 Instruction::Approve { broker: id(*broker), epoch: epoch(*broker), until: later(60_000) }
             }

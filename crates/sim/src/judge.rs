@@ -178,10 +178,12 @@ fn carries(state: &State, broker: usize, host: &HostName) -> bool {
 /// Takeovers of a broker that agents decided by themselves since a person last acknowledged what was wrong.
 fn takeovers(state: &State, broker: usize) -> usize {
     let orders = recovery::model::Orders(state.book.orders().cloned().collect());
-    let acked = orders.acked_at(id(broker));
+    let acked = orders.acked(id(broker));
     let standing = state.book.standing(broker, &state.name(broker));
     let counts = standing.attempts.iter().filter(|attempt| {
-        !attempt.in_place && attempt.cause == Cause::Automatic && acked.is_none_or(|acked| attempt.at > acked)
+        !attempt.in_place
+            && attempt.cause == Cause::Automatic
+            && !acked.is_some_and(|acked| acked.covers(attempt))
     });
     counts.count()
 }

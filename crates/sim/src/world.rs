@@ -401,11 +401,11 @@ impl State {
         }
     }
 
-    /// A client of the storage that is gone without a word keeps its locks until its lease ends.
+    /// A client of the storage that is gone without a word keeps its locks until its lease ends. A fence by the storage breaks them.
     fn leave_lock(&mut self, broker: usize, host: usize) {
-        let until = self.now + self.setup.lease;
+        let (until, denied) = (self.now + self.setup.lease, self.hosts[host].denied);
         let broker = &mut self.brokers[broker];
-        if broker.processes.iter().any(|process| process.host == host) {
+        if !denied && broker.processes.iter().any(|process| process.host == host) {
             broker.locked = Some((host, until));
         }
     }

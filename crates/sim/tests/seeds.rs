@@ -86,6 +86,24 @@ fn a_host_with_a_broker_that_answers_is_not_fenced_whatever_the_list_says() {
     assert!(!transcript.iter().any(|line| line.contains("the fence of host 4 takes effect")));
 }
 
+/// A person acknowledges, and then the standby's clock is set back by minutes: what it tries after that was not acknowledged.
+#[test]
+fn a_clock_that_is_set_back_gives_no_new_tries() {
+    let events = vec![
+        Timed { at: 5_420, lasts: 2_607, what: Fault::Freezes(0, Frozen::Host) },
+        Timed { at: 10_010, lasts: 23_390, what: Fault::Isolated(3) },
+        Timed { at: 11_600, lasts: 0, what: Fault::Ack },
+        Timed { at: 15_140, lasts: 0, what: Fault::WallJumps(3, -469) },
+    ];
+    let mut fences = vec![FenceKind::Power; 4];
+    fences[0] = FenceKind::Storage;
+    let base = pinned(1_795_471_196_299_715, (3, 1, 1), &[0; 4]);
+    let transcript = keeps_every_promise(&Scenario { events, fences, home_agents: false, ..base });
+    let claims = transcript.iter().filter(|line| line.contains("claims epoch")).count();
+    assert!(claims <= 3, "{claims} claims");
+    assert!(transcript.iter().any(|line| line.contains("needs a person")));
+}
+
 #[test]
 fn some_hundred_seeds_keep_every_promise() {
     let half = |from: u64| (from..400).step_by(2).map(|seed| (seed, run(&generate::scenario(seed), false)));

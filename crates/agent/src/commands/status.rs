@@ -241,7 +241,7 @@ async fn book(config: &Config) -> anyhow::Result<Book> {
     for id in config.topology.brokers.keys() {
         let standing = world::standing(ledger.as_ref(), &config.topology, *id).await?;
         orders.insert(*id, in_force_for(&book, *id, standing.epoch, now).cloned().collect());
-        let used = standing.attempts.iter().filter(|a| a.counts(since, book.acked_at(*id))).count();
+        let used = standing.attempts.iter().filter(|a| a.counts(since, book.acked(*id))).count();
         budgets.insert(*id, budget(used, policy.takeovers_per_broker, policy));
         all += used;
     }

@@ -213,8 +213,8 @@ impl Case<'_> {
     /// it. So only for as long as takeovers are counted, from the request or from the last `ack`.
     fn removed_lately(&self) -> bool {
         let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
-        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
-        let since = acked.map_or(removal.at, |acked| acked.max(removal.at));
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
+        let since = acked.map_or(removal.at, |acked| acked.at.max(removal.at));
         let age = Duration::try_from(self.seen.now.wall.duration_since(since)).unwrap_or_default();
         self.removed_since_well() && age <= self.policy.budget_window
     }
@@ -231,7 +231,7 @@ impl Case<'_> {
         let window = self.policy.budget_window;
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
         let counts = |broker: BrokerId, attempt: &&Attempt| {
-            let acked = self.orders().and_then(|orders| orders.acked_at(broker));
+            let acked = self.orders().and_then(|orders| orders.acked(broker));
             // The claim that is open is not another one.
             let open = attempt.ended.is_none() && attempt.by == self.topology.here;
             attempt.counts(since, acked) && !open

@@ -98,11 +98,11 @@ impl Case<'_> {
         let Some(standing) = self.standing else { return 0 };
         let window = self.policy.restart_window;
         let since = self.seen.now.wall.checked_sub(window).unwrap_or(Timestamp::MIN);
-        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
         let counts =
             standing.attempts.iter().filter(|attempt| attempt.in_place && attempt.by == standing.owner);
         let recent = counts.filter(|a| {
-            a.at > since && a.cause == Cause::Automatic && acked.is_none_or(|acked| a.at > acked)
+            a.at > since && a.cause == Cause::Automatic && !acked.is_some_and(|acked| acked.covers(a))
         });
         recent.count()
     }

@@ -161,9 +161,9 @@ impl Case<'_> {
     fn failed_before(&self) -> Option<Decision> {
         let standing = self.standing?;
         let epoch = standing.epoch;
-        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
         let last = standing.attempts.last()?;
-        if acked.is_some_and(|acked| acked > last.at) {
+        if acked.is_some_and(|acked| acked.covers(last)) {
             return None;
         }
         let Some(EpochState::Ended { outcome, .. }) = &standing.state else { return None };

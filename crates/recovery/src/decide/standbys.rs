@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
-use crate::model::{Broker, Candidate, FencedIn, HostName, LedgerStanding};
+use crate::model::{Acked, Broker, Candidate, FencedIn, HostName, LedgerStanding};
 
 impl Case<'_> {
     /// A better standby has `step_in_after` to act before the next one does.
@@ -71,7 +69,7 @@ impl Case<'_> {
     /// The other standbys of this broker that an agent answers for, but those that are suspected themselves or
     /// have given up.
     fn candidates(&self) -> Vec<(&HostName, &Candidate)> {
-        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
         let out: BTreeSet<&HostName> = self
             .standing
             .iter()
@@ -104,7 +102,7 @@ impl Case<'_> {
     pub(super) fn given_up(
         &self,
         standing: &LedgerStanding,
-        acked: Option<Timestamp>,
+        acked: Option<Acked>,
         why: &str,
     ) -> Option<Decision> {
         let gave_up = standing.gave_up(acked);

@@ -58,10 +58,10 @@ impl Case<'_> {
 
     /// Why only a person can start it again.
     fn not_by_itself(&self, standing: &LedgerStanding, process: LocalProcess) -> Option<String> {
-        let acked = self.orders().and_then(|orders| orders.acked_at(self.broker));
-        let since = standing.attempts.last().map(|attempt| attempt.at);
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
+        let seen = standing.attempts.last().is_some_and(|last| acked.is_some_and(|acked| acked.covers(last)));
         let stuck = matches!(&standing.state, Some(EpochState::Ended { outcome: Outcome::Stuck { .. }, .. }));
-        if stuck && acked.is_none_or(|acked| since.is_some_and(|since| acked <= since)) {
+        if stuck && !seen {
             return Some(format!("its last takeover, epoch {}, is stuck", standing.epoch));
         }
         if process != LocalProcess::Running {

@@ -19,7 +19,7 @@ pub use evidence::{
     CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId,
     PeerSaw, PeerView, ProbeOutcome, QuorumView, VolumeUse,
 };
-pub use order::{Instruction, Order, Orders};
+pub use order::{Acked, Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
 pub use prediction::{Basis, LogScan, Part, Prediction};

@@ -6,7 +6,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{BrokerId, Epoch, HostName};
+use super::{Attempt, BrokerId, Epoch, HostName};
 
 /// One entry of the ledger's order book. Orders are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub enum Instruction {
         broker: Option<BrokerId>,
         /// What was found.
         reason: String,
+        /// The newest epoch of each broker then. What came later is not meant, whatever the clocks say.
+        #[serde(default)]
+        epochs: Vec<(BrokerId, Epoch)>,
     },
     /// In mode `approve`: the broker may be taken over while `epoch` is its newest one.
     Approve {
@@ -87,6 +90,23 @@ pub enum Instruction {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders(pub Vec<Order>);
 
+/// What a person has acknowledged of one broker: what went before it is no reason any more not to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acked {
+    /// When.
+    pub at: Timestamp,
+    /// The broker's newest epoch then; `None` in what an older understudy wrote.
+    pub epoch: Option<Epoch>,
+}
+
+impl Acked {
+    /// Whether it is meant. By the epochs, as the clock of a host may have been set back since.
+    #[must_use]
+    pub fn covers(&self, attempt: &Attempt) -> bool {
+        self.epoch.map_or(attempt.at <= self.at, |epoch| attempt.epoch <= epoch)
+    }
+}
+
 impl Orders {
     /// The pause that is in force for `broker` at `now`.
     #[must_use]
@@ -108,14 +128,19 @@ impl Orders {
         paused.into_iter().rev().find(|order| !over(order))
     }
 
-    /// When a person last acknowledged what is wrong with `broker`.
+    /// What a person last acknowledged of `broker`.
     #[must_use]
-    pub fn acked_at(&self, broker: BrokerId) -> Option<Timestamp> {
-        let acks = self.0.iter().filter(|order| match &order.what {
-            Instruction::Ack { broker: named, .. } => named.is_none_or(|id| id == broker),
-            _ => false,
+    pub fn acked(&self, broker: BrokerId) -> Option<Acked> {
+        let of_broker = |epochs: &[(BrokerId, Epoch)], broker| {
+            epochs.iter().find(|(id, _)| *id == broker).map(|(_, epoch)| *epoch)
+        };
+        let acks = self.0.iter().filter_map(|order| match &order.what {
+            Instruction::Ack { broker: named, epochs, .. } if named.is_none_or(|id| id == broker) => {
+                Some(Acked { at: order.at, epoch: of_broker(epochs, broker) })
+            }
+            _ => None,
         });
-        acks.map(|order| order.at).max()
+        acks.max_by_key(|acked| acked.at)
     }
 
     /// When a person last acknowledged for every broker at once.
@@ -193,7 +218,7 @@ impl fmt::Display for Instruction {
                 until.map_or(Ok(()), |until| write!(f, " (until {until:.0})"))
             }
             Self::Resume { broker } => write!(f, "resume {}", whom(broker)),
-            Self::Ack { broker, reason } => write!(f, "acknowledge {}: {reason}", whom(broker)),
+            Self::Ack { broker, reason, .. } => write!(f, "acknowledge {}: {reason}", whom(broker)),
             Self::Approve { broker, epoch, until } => {
                 write!(f, "approve a takeover of broker {broker} from epoch {epoch} until {until:.0}")
             }
@@ -280,7 +305,7 @@ mod tests {
         let all = [
             Instruction::Pause { broker: whom, reason: reason.clone(), until: Some(until) },
             Instruction::Resume { broker: whom },
-            Instruction::Ack { broker: None, reason: reason.clone() },
+            Instruction::Ack { broker: None, reason: reason.clone(), epochs: vec![(broker, epoch)] },
             Instruction::Approve { broker, epoch, until },
             Instruction::Switchover { broker, to: "b".into(), epoch, at: at(5), until },
             Instruction::Released { broker, epoch, found: reason },

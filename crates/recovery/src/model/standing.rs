@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Epoch, HostName, Orders, Phase, human};
+use super::{Acked, Epoch, HostName, Orders, Phase, human};
 
 /// The detail of a note by which a step says that it put something here that was not here before. What was here already is
 /// not taken away when the broker cannot be started again where it was.
@@ -110,22 +110,22 @@ impl LedgerStanding {
         ended.find(|attempt| attempt.ended.as_deref() == Some("recovered")).map(|attempt| attempt.epoch)
     }
 
-    /// The first attempt since the broker was last recovered, or since `after`, that ended badly: what is wrong, which a
+    /// The first attempt since the broker was last recovered, and not `acked`, that ended badly: what is wrong, which a
     /// later one by another host may hide.
     #[must_use]
-    pub fn first_failure(&self, after: Option<Timestamp>) -> Option<&Attempt> {
+    pub fn first_failure(&self, acked: Option<Acked>) -> Option<&Attempt> {
         let since =
             self.attempts.iter().rev().take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
-        let fresh = since.filter(|attempt| after.is_none_or(|after| attempt.at > after));
+        let fresh = since.filter(|attempt| !acked.is_some_and(|acked| acked.covers(attempt)));
         fresh.filter(|attempt| attempt.cause != Cause::Planned && attempt.why.is_some()).last()
     }
 
-    /// The hosts that have tried and abandoned since the broker was last recovered, or since `after`.
+    /// The hosts that have tried and abandoned since the broker was last recovered, and not `acked`.
     #[must_use]
-    pub fn gave_up(&self, after: Option<Timestamp>) -> BTreeSet<&HostName> {
+    pub fn gave_up(&self, acked: Option<Acked>) -> BTreeSet<&HostName> {
         let since =
             self.attempts.iter().rev().take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
-        let fresh = since.filter(|attempt| after.is_none_or(|after| attempt.at > after));
+        let fresh = since.filter(|attempt| !acked.is_some_and(|acked| acked.covers(attempt)));
         // A switchover that came to nothing says little about the host, and restarts in place have their own count.
         let tried = fresh.filter(|attempt| attempt.cause != Cause::Planned && !attempt.in_place);
         tried
@@ -176,10 +176,10 @@ impl Attempt {
     /// Whether it uses up the budgets: an automatic takeover after `since` that touched something. Restarts in place
     /// have a limit of their own, what people ask for has none, and `acked` clears what went before it.
     #[must_use]
-    pub fn counts(&self, since: Timestamp, acked: Option<Timestamp>) -> bool {
+    pub fn counts(&self, since: Timestamp, acked: Option<Acked>) -> bool {
         let automatic = self.cause == Cause::Automatic && !self.in_place;
         let untouched = self.ended.as_deref() == Some("withdrawn");
-        automatic && !untouched && self.at > since && acked.is_none_or(|acked| self.at > acked)
+        automatic && !untouched && self.at > since && !acked.is_some_and(|acked| acked.covers(self))
     }
 }
 

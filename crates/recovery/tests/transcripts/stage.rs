@@ -281,7 +281,10 @@ impl Stage {
                 Instruction::Pause { broker, reason, until }
             }
             ("resume", broker) => Instruction::Resume { broker },
-            ("ack", broker) => Instruction::Ack { broker, reason },
+            ("ack", broker) => {
+                let epochs = self.standings.iter().map(|(id, standing)| (*id, standing.epoch)).collect();
+                Instruction::Ack { broker, reason, epochs }
+            }
             ("approve", Some(broker)) => {
                 let until = at + Duration::from_secs(900);
                 Instruction::Approve { broker, epoch: epoch(broker), until }
