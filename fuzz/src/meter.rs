@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which counts what each thread has reserved. What is only reserved and never touched
-/// counts too: a failed reservation ends the process.
+/// The system's allocator, which counts what each thread has reserved. What is only reserved and never
+/// touched counts too: a failed reservation ends the process.
 #[derive(Debug)]
 pub struct Meter;
 
@@ -36,7 +36,8 @@ fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting neither reserves memory nor panics.
+// SAFETY: every call is passed on to the system's allocator as it came; counting neither reserves memory nor
+// panics.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

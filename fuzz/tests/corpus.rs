@@ -1,7 +1,8 @@
-//! Every target on its seeds and on a fixed number of changed ones, without any engine: the same at every run.
+//! Every target on its seeds and on a fixed number of changed ones, without any engine: the same at every
+//! run.
 //!
-//! `FUZZ_INPUT=PATH` runs a file or a folder instead, such as what `cargo xtask fuzz` found; a relative path begins at
-//! the top of the checkout. `FUZZ_NUMBER=N` makes other changes.
+//! `FUZZ_INPUT=PATH` runs a file or a folder instead, such as what `cargo xtask fuzz` found; a relative path
+//! begins at the top of the checkout. `FUZZ_NUMBER=N` makes other changes.
 
 mod targets;
 

@@ -108,7 +108,8 @@ impl Agent {
         serde_json::from_str(&body).context("/v1/status is not JSON")
     }
 
-    /// The value of a metric of `/metrics`, by its name with labels as it is printed; `None` if it is not there.
+    /// The value of a metric of `/metrics`, by its name with labels as it is printed; `None` if it is not
+    /// there.
     ///
     /// # Errors
     /// When it does not answer, or the value is not a number.

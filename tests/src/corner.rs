@@ -1,5 +1,5 @@
-//! What the stories about `UnregisterBroker` have in common: a session that is long enough to tell a broker that waited for
-//! its end from one that did not, and an eye on its registration.
+//! What the stories about `UnregisterBroker` have in common: a session that is long enough to tell a broker
+//! that waited for its end from one that did not, and an eye on its registration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ pub const SESSION: Duration = Duration::from_secs(15);
 /// How often a registration is looked at. It is gone for seconds: Java has to start.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Partitions without a second replica, and partitions that no other broker has kept up with; of each some are the victim's.
+/// Partitions without a second replica, and partitions that no other broker has kept up with; of each some
+/// are the victim's.
 const SINGLE: &str = "single";
 const LAST: &str = "last";
 const PARTITIONS: i32 = 12;
@@ -39,9 +40,9 @@ pub fn spec() -> ClusterSpec {
     }
 }
 
-/// Writers to partitions of which the victim alone has what was acknowledged: nobody else has a replica, or nobody else is in
-/// sync, since the others' followers cannot reach it. To clients it is a broker like any other; what it leads that wants two in sync
-/// takes no records meanwhile.
+/// Writers to partitions of which the victim alone has what was acknowledged: nobody else has a replica, or
+/// nobody else is in sync, since the others' followers cannot reach it. To clients it is a broker like any
+/// other; what it leads that wants two in sync takes no records meanwhile.
 pub struct Alone<'a> {
     cluster: &'a Cluster,
     writers: Vec<Writer>,
@@ -209,8 +210,8 @@ pub fn next_epoch(scenario: &Scenario<'_>) -> Result<u32> {
     u32::try_from(scenario.epochs()?.len() + 1).context("so many epochs")
 }
 
-/// A person removes the broker's registration while it lives: it serves on and is part of nothing, until it is killed and started
-/// again.
+/// A person removes the broker's registration while it lives: it serves on and is part of nothing, until it
+/// is killed and started again.
 ///
 /// # Errors
 /// When it is not, or on another way.

@@ -1,8 +1,10 @@
-//! Storage that can stall and be denied: a shared directory that one host has mounted through a FUSE daemon of its
-//! own. The daemon is outside of the host, as a file server is: it works on while the host's processes are frozen.
+//! Storage that can stall and be denied: a shared directory that one host has mounted through a FUSE daemon
+//! of its own. The daemon is outside of the host, as a file server is: it works on while the host's processes
+//! are frozen.
 //!
-//! A stopped daemon is a server that does not answer: whoever touches a file waits, in the kernel. A dead one is a
-//! server that has thrown the client out: every open file of the host fails for good, which the kernel sees to.
+//! A stopped daemon is a server that does not answer: whoever touches a file waits, in the kernel. A dead one
+//! is a server that has thrown the client out: every open file of the host fails for good, which the kernel
+//! sees to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +36,8 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Mounts `source` (of the sandbox) at `target` in the host whose first process is `init`. The target must exist.
+    /// Mounts `source` (of the sandbox) at `target` in the host whose first process is `init`. The target
+    /// must exist.
     pub(crate) fn mount(init: Pid, source: &Path, target: &str) -> Result<Self> {
         let init = init.as_raw_nonzero();
         // In the foreground, and several threads: one fsync must not hold up all the others.

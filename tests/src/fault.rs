@@ -13,7 +13,8 @@ use crate::switch::Mode;
 /// Something that goes wrong. Hosts are given by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Loss of power of one host: processes and link go together. Healed, it has power again, and nothing runs on it.
+    /// Loss of power of one host: processes and link go together. Healed, it has power again, and nothing
+    /// runs on it.
     PowerOff(String),
     /// These hosts are cut off from the network, together.
     CutOff(Vec<String>),
@@ -68,7 +69,8 @@ impl Fault {
         }
     }
 
-    /// Ends it. What it broke for good stays broken. No error if a host that it befell has lost its power since.
+    /// Ends it. What it broke for good stays broken. No error if a host that it befell has lost its power
+    /// since.
     ///
     /// # Errors
     /// When it cannot be ended.

@@ -158,8 +158,8 @@ impl Host {
         Ok(())
     }
 
-    /// The storage mounted below `under` no longer answers: whoever touches it waits. Only what was mounted with
-    /// [`Storage::Fuse`].
+    /// The storage mounted below `under` no longer answers: whoever touches it waits. Only what was mounted
+    /// with [`Storage::Fuse`].
     ///
     /// # Errors
     /// When the host is off or nothing there can stall.
@@ -184,8 +184,8 @@ impl Host {
         below.try_for_each(|export| export.signal(signal))
     }
 
-    /// The file server throws this host out: every open file of its log dirs fails from now on, and nothing can be
-    /// mounted again, not after a restart either. Its processes live.
+    /// The file server throws this host out: every open file of its log dirs fails from now on, and nothing
+    /// can be mounted again, not after a restart either. Its processes live.
     ///
     /// # Errors
     /// When a daemon survives.
@@ -221,8 +221,8 @@ impl Host {
         exports.filter(|export| export.target == target).try_for_each(Export::kill)
     }
 
-    /// Reads back whether the host has lost its storage: no daemon serves its log dirs, and a write from the host
-    /// itself fails.
+    /// Reads back whether the host has lost its storage: no daemon serves its log dirs, and a write from the
+    /// host itself fails.
     ///
     /// # Errors
     /// When the daemons are gone and a write goes through all the same.
@@ -274,8 +274,8 @@ impl Host {
         Ok(process)
     }
 
-    /// Runs a command in the host to its end, at most five minutes: one that takes what nobody else wants of a busy machine
-    /// is no failure.
+    /// Runs a command in the host to its end, at most five minutes: one that takes what nobody else wants of
+    /// a busy machine is no failure.
     ///
     /// # Errors
     /// When the host is off or the command cannot be run; its own failure is in the [`Output`].
@@ -441,7 +441,8 @@ impl Host {
         self.signal_all(Signal::CONT)
     }
 
-    /// Sends `signal` to every process of the host whose command line has all of `words`; returns how many there are.
+    /// Sends `signal` to every process of the host whose command line has all of `words`; returns how many
+    /// there are.
     ///
     /// # Errors
     /// When the host is off.

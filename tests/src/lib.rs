@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Verdicts come from the [`history`] (what a producer was told was acknowledged, against what a consumer
-//! reads) and from what the cluster says of itself ([`kafka::Watch`]), never from log lines. The bed shares no
-//! code with the product it judges.
+//! reads) and from what the cluster says of itself ([`kafka::Watch`]), never from log lines. The bed shares
+//! no code with the product it judges.
 
 pub mod agent;
 pub mod chaos;

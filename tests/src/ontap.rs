@@ -1,5 +1,6 @@
-//! A storage system with ONTAP's REST API whose export rules really gate the shared log dirs: each broker's log dir is a
-//! volume with an export policy of its own. What a request changes holds on every host before it is answered.
+//! A storage system with ONTAP's REST API whose export rules really gate the shared log dirs: each broker's
+//! log dir is a volume with an export policy of its own. What a request changes holds on every host before it
+//! is answered.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +39,8 @@ struct Storage {
 }
 
 impl Ontap {
-    /// Starts it for the log dirs of a cluster: each broker's home is let in to the broker's volume, and nobody else.
+    /// Starts it for the log dirs of a cluster: each broker's home is let in to the broker's volume, and
+    /// nobody else.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -86,8 +88,8 @@ impl Ontap {
         self.storage.gate()
     }
 
-    /// Has every host fenced by its export rules, and `own` let in by them. What fences there were stay behind them if
-    /// `others` is set, and nothing else fences if not.
+    /// Has every host fenced by its export rules, and `own` let in by them. What fences there were stay
+    /// behind them if `others` is set, and nothing else fences if not.
     ///
     /// # Errors
     /// When the storage system has no certificate.

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::eventually;
 
-/// A process in a host's namespaces. It lives until it ends, is killed, or its host loses power; dropping this
-/// leaves it alone.
+/// A process in a host's namespaces. It lives until it ends, is killed, or its host loses power; dropping
+/// this leaves it alone.
 #[derive(Debug)]
 pub struct Process {
     name: String,

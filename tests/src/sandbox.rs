@@ -1,8 +1,9 @@
 //! Each story runs in namespaces of its own, as a second run of the same test binary.
 //!
-//! The outer run re-executes the binary for exactly this test inside `unshare`: new network, mount and process
-//! namespaces (and a user namespace when it is not root). The inner run is process 1 in there: when it ends, or
-//! when the outer run is killed, the kernel kills every process and removes every link and mount of the story.
+//! The outer run re-executes the binary for exactly this test inside `unshare`: new network, mount and
+//! process namespaces (and a user namespace when it is not root). The inner run is process 1 in there: when
+//! it ends, or when the outer run is killed, the kernel kills every process and removes every link and mount
+//! of the story.
 
 use std::env;
 use std::fs::{self, File};

@@ -31,7 +31,8 @@ pub const VICTIM: i32 = 1;
 /// Of a record that is written only to be there, in bytes.
 const LOADED_SIZE: usize = 64 << 10;
 
-/// How long a story waits for what is to happen. It happens sooner, by a lot; but a busy machine is no failure.
+/// How long a story waits for what is to happen. It happens sooner, by a lot; but a busy machine is no
+/// failure.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A cluster under load with its standbys. No agent is started yet.
@@ -150,7 +151,8 @@ impl<'a> Scenario<'a> {
         self.cluster.broker(VICTIM)?.home()
     }
 
-    /// Writes so many bytes beside the load, in large records and as fast as they are taken. They are judged with the rest.
+    /// Writes so many bytes beside the load, in large records and as fast as they are taken. They are judged
+    /// with the rest.
     ///
     /// # Errors
     /// When that takes longer than [`PATIENCE`], or was done before.
@@ -303,7 +305,8 @@ impl<'a> Scenario<'a> {
         Ok(())
     }
 
-    /// The hosts with power on which Kafka runs as the victim, frozen or not; one that runs twice is named twice.
+    /// The hosts with power on which Kafka runs as the victim, frozen or not; one that runs twice is named
+    /// twice.
     ///
     /// # Errors
     /// When a host cannot be looked at.

@@ -12,8 +12,8 @@ use crate::agent::Agent;
 use crate::eventually;
 use crate::scenario::PATIENCE;
 
-/// A client that has sent the begin of a request, and reads: it has nothing more to send, so by itself it would never
-/// learn that the other end is gone.
+/// A client that has sent the begin of a request, and reads: it has nothing more to send, so by itself it
+/// would never learn that the other end is gone.
 #[derive(Debug)]
 pub struct SilentClient(JoinHandle<Result<(ErrorKind, Timestamp)>>);
 

@@ -20,7 +20,8 @@ use crate::switch::Outlet;
 /// Where every host with an agent has the ledger.
 pub const LEDGER: &str = "/srv/ledger";
 
-/// Where every host with an agent has the directory that storage canaries write to: on the storage of the log dirs.
+/// Where every host with an agent has the directory that storage canaries write to: on the storage of the log
+/// dirs.
 pub(crate) const CANARY: &str = "/srv/kafka/canary";
 
 /// The shared directory that holds the cluster's ledger, which has its identity.
@@ -86,8 +87,9 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     Ok(config)
 }
 
-/// The configuration of the agent in the guest `own`, which guards every broker of `cluster` that is at home in a guest:
-/// mode `auto`, its log dir mounted from `server`, Kafka the shipped unit, and every host that `storage` knows fenced by its rules within `timeout`.
+/// The configuration of the agent in the guest `own`, which guards every broker of `cluster` that is at home
+/// in a guest: mode `auto`, its log dir mounted from `server`, Kafka the shipped unit, and every host that
+/// `storage` knows fenced by its rules within `timeout`.
 ///
 /// # Errors
 /// When the storage system has no certificate.
@@ -102,7 +104,8 @@ pub fn guest_config(
     set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
     set(&mut config, "agent", "state_dir", "/var/lib/understudy");
     set(&mut config, "ledger", "dir", LEDGER_DIR);
-    // An archive that is put into place is used; a slow guest is not made to make one in the middle of a story.
+    // An archive that is put into place is used; a slow guest is not made to make one in the middle of a
+    // story.
     let unit = [
         ("driver", "systemd"),
         ("unit", "kafka@{broker}.service"),
@@ -161,8 +164,8 @@ fn base(cluster: &Cluster, host: &str) -> Table {
     config
 }
 
-/// Makes `config` that of an agent at a broker's home, which serves this broker and no other, and knows how the one is
-/// stopped that the bed itself started there.
+/// Makes `config` that of an agent at a broker's home, which serves this broker and no other, and knows how
+/// the one is stopped that the bed itself started there.
 pub fn serve_only(config: &mut Table, broker: i32) {
     let stop = ["/bin/sh".to_owned(), "-c".to_owned(), format!("kill $(cat {})", pid_file(broker))];
     set(config, "broker_host", "stop_command", stop.to_vec());

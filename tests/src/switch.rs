@@ -3,8 +3,8 @@
 //! One request per connection, one line: `ACTION PLUG`. One line back: `ok`, `on`, `off`, `unknown`, or
 //! `error TEXT`. The switch is part of the bed, not of any host, so it works while hosts die.
 //!
-//! A host has three outlets: `b1` is its power, `b1/storage` its access to the file server, and `b1/isolation` that
-//! and its network link together. The last two leave its processes alive.
+//! A host has three outlets: `b1` is its power, `b1/storage` its access to the file server, and
+//! `b1/isolation` that and its network link together. The last two leave its processes alive.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -42,7 +42,8 @@ pub enum Outlet {
     Power,
     /// Its access to the log dirs, which must be mounted with [`crate::Storage::Fuse`].
     Storage,
-    /// That, and its link: for a host that lives, whose address would otherwise answer beside the new owner's.
+    /// That, and its link: for a host that lives, whose address would otherwise answer beside the new
+    /// owner's.
     Isolation,
 }
 

@@ -1,6 +1,8 @@
-//! Stands between agents and a controller, passes everything on, and knows one request when it sees it: UnregisterBroker.
+//! Stands between agents and a controller, passes everything on, and knows one request when it sees it:
+//! UnregisterBroker.
 //!
-//! What becomes of that is the story's choice: it can be lost, delivered late, or delivered without an answer.
+//! What becomes of that is the story's choice: it can be lost, delivered late, or delivered without an
+//! answer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! The bed itself must be trusted before what is tested on it is: its hosts die when told to, nothing outlives
-//! a story, and its judge finds what is wrong.
+//! The bed itself must be trusted before what is tested on it is: its hosts die when told to, nothing
+//! outlives a story, and its judge finds what is wrong.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,6 @@
-//! A broker's host dies while the agents that could take it over are cut off, and its session ends in that window. Nobody saw a
-//! clean stop, so it is none: once the link is back, the broker is taken over, and the outage is told as long as it was.
+//! A broker's host dies while the agents that could take it over are cut off, and its session ends in that
+//! window. Nobody saw a clean stop, so it is none: once the link is back, the broker is taken over, and the
+//! outage is told as long as it was.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ fn blind(lab: &Lab, setup: &Setup) -> Result<()> {
     let (owner, status) = owners.next().context("nobody owns it")?;
     scenario.ensure_runs_on(owner.host().name())?;
     ensure!(scenario.epochs()?.len() == 1, "more than one takeover: {:?}", scenario.epochs()?);
-    // Counted from when the controller last heard it; and the broker was back a moment before this story knew.
+    // Counted from when the controller last heard it; and the broker was back a moment before this story
+    // knew.
     let told = status["last"]["outcome"]["time_to_isr"]["secs"].as_f64().context("no time-to-ISR")?;
     let outage = outage.as_secs_f64();
     ensure!((outage - 2.0..outage + 10.0).contains(&told), "{outage:.1} s without it, and {told} s told");

@@ -1,5 +1,5 @@
-//! An agent and a Kafka that somebody else starts come up on one host in the same moment, as at every boot: never two Kafkas, in
-//! whichever order and however far apart they begin.
+//! An agent and a Kafka that somebody else starts come up on one host in the same moment, as at every boot:
+//! never two Kafkas, in whichever order and however far apart they begin.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The agent begins up to so long after Kafka, or before it, in milliseconds.
 const GAP_MS: u128 = 2000;
 
-/// How long after Kafka the agent begins in each boot of this run, in milliseconds; less than zero: before. Others in every run,
-/// and told when one fails. `UNDERSTUDY_BOOTS` says how many.
+/// How long after Kafka the agent begins in each boot of this run, in milliseconds; less than zero: before.
+/// Others in every run, and told when one fails. `UNDERSTUDY_BOOTS` says how many.
 fn gaps_ms() -> Result<Vec<i64>> {
     let boots = std::env::var("UNDERSTUDY_BOOTS").map_or(Ok(4), |boots| boots.parse::<u128>())?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
@@ -158,7 +158,8 @@ fn the_right_to_run_a_broker_on_a_host_is_one() {
             together(&scenario, &home, Starter::Exec, gap)?;
         }
 
-        // A supervisor that starts a killed Kafka again sooner than the agent would, and an agent that tries as well.
+        // A supervisor that starts a killed Kafka again sooner than the agent would, and an agent that tries
+        // as well.
         bring_down(&host, &home)?;
         let broker = scenario.cluster.broker(VICTIM)?;
         let supervisor = broker.supervise(&home, Duration::from_millis(450))?;

@@ -1,4 +1,5 @@
-//! The standby has made a class-data archive before anything happens, and the takeover's Kafka maps it: by the kernel's word.
+//! The standby has made a class-data archive before anything happens, and the takeover's Kafka maps it: by
+//! the kernel's word.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use e2e::kafka::{ClusterSpec, Jvm};
 use e2e::scenario::{PATIENCE, Scenario, Setup};
 use e2e::{eventually, story};
 
-/// How long a daemon may take to have an archive made: half a minute until it begins, and a Kafka that gets of the processors
-/// what nobody else wants.
+/// How long a daemon may take to have an archive made: half a minute until it begins, and a Kafka that gets
+/// of the processors what nobody else wants.
 const MADE_WITHIN: Duration = Duration::from_secs(480);
 
 /// Kafka on the standby has `archive` mapped, by the kernel's word.

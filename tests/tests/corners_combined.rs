@@ -1,5 +1,5 @@
-//! The brokers are the controllers as well: with the broker a voter dies, and it may be the active one. Without eligible leader
-//! replicas, which other stories have.
+//! The brokers are the controllers as well: with the broker a voter dies, and it may be the active one.
+//! Without eligible leader replicas, which other stories have.
 
 use anyhow::{Result, bail, ensure};
 use e2e::corner::{SESSION, spec, survivor, unregistered};
@@ -42,7 +42,8 @@ fn tell(scenario: Scenario<'_>, active: bool) -> Result<()> {
     scenario.verdict().map(drop)
 }
 
-/// Has the victim be the active controller, or not: whoever is wrong is restarted, and another one is elected.
+/// Has the victim be the active controller, or not: whoever is wrong is restarted, and another one is
+/// elected.
 fn lead(scenario: &Scenario<'_>, wanted: bool) -> Result<()> {
     for _ in 0..12 {
         scenario.cluster.wait_complete(PATIENCE)?;

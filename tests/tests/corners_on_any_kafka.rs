@@ -1,5 +1,5 @@
-//! Corners that do not depend on the release: told on each Kafka that is supported, so nothing here asks what only a newer one
-//! tells.
+//! Corners that do not depend on the release: told on each Kafka that is supported, so nothing here asks what
+//! only a newer one tells.
 
 use anyhow::ensure;
 use e2e::corner::{Alone, SESSION, next_epoch, spec, survivor};

@@ -1,5 +1,5 @@
-//! The agent that has claimed a takeover stands still in the middle of it. Another standby goes on in its place, and
-//! fences its host; and when it wakes up, everything it still wants to do is refused.
+//! The agent that has claimed a takeover stands still in the middle of it. Another standby goes on in its
+//! place, and fences its host; and when it wakes up, everything it still wants to do is refused.
 
 use anyhow::ensure;
 use e2e::kafka::ClusterSpec;

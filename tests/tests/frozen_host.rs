@@ -1,5 +1,5 @@
-//! A host stands still with everything on it, is taken for dead and taken over from; and then it goes on, as if
-//! nothing had happened, with a broker in its memory that believes to lead half of the partitions.
+//! A host stands still with everything on it, is taken for dead and taken over from; and then it goes on, as
+//! if nothing had happened, with a broker in its memory that believes to lead half of the partitions.
 
 use anyhow::ensure;
 use e2e::kafka::ClusterSpec;
@@ -29,8 +29,8 @@ fn a_host_that_thaws_after_the_takeover_does_no_harm() {
         ensure!(both == ["b1", "standby-1"], "the frozen broker and the new one: {both:?}");
         scenario.flows(1000)?;
 
-        // Somebody plugs the link in again, and the host wakes up, while records are written. It has the broker's
-        // address too, as the new owner has.
+        // Somebody plugs the link in again, and the host wakes up, while records are written. It has the
+        // broker's address too, as the new owner has.
         victim.heal()?;
         Fault::Freeze("b1".to_owned()).heal(lab)?;
         eventually("the zombie to give up, as it has no storage", PATIENCE, || {

@@ -1,5 +1,5 @@
-//! The storage keeps the lock of a host that has died, as an NFS server does until its lease is over. A Kafka that is started then
-//! ends at once; the takeover waits, says for what, and starts it once.
+//! The storage keeps the lock of a host that has died, as an NFS server does until its lease is over. A Kafka
+//! that is started then ends at once; the takeover waits, says for what, and starts it once.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by itself, and
-//! clients that can only wait learn of it: the agent that was on the host had told who is connected.
+//! The main job. The host of a broker dies under load; the daemon on the standby recovers the broker by
+//! itself, and clients that can only wait learn of it: the agent that was on the host had told who is
+//! connected.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The ledger does not answer. Brokers do not need it, and nobody stops them; a takeover needs it, and waits for it.
+//! The ledger does not answer. Brokers do not need it, and nobody stops them; a takeover needs it, and waits
+//! for it.
 
 use std::time::Duration;
 

@@ -339,8 +339,8 @@ fn rivals_attack(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The leader of the topic freezes, others go on without it, it wakes up believing that it still leads, and an agent
-/// that still has its connection to it claims what was claimed.
+/// The leader of the topic freezes, others go on without it, it wakes up believing that it still leads, and
+/// an agent that still has its connection to it claims what was claimed.
 fn a_leader_wakes_up(bed: &Bed, lab: &Lab) -> Result<()> {
     let (old, new) = (bed.ledger(), bed.ledger());
     bed.runtime.block_on(old.latest(BrokerId(1)))?;

@@ -1,4 +1,5 @@
-//! What answers in the ledger's place is not the ledger, or the agent that asks is not the host that it says it is.
+//! What answers in the ledger's place is not the ledger, or the agent that asks is not the host that it says
+//! it is.
 
 use std::sync::Arc;
 
@@ -99,7 +100,8 @@ fn a_copied_name_or_home_claims_nothing_and_is_told() {
         scenario.cli_of(home, &guard, 0)?;
         ensure!(home.cli(&["check"])?.stdout.contains("another machine uses this host's name, b1"));
 
-        // The owner loses its network: neither of the two restarts the broker in place, and the standby takes it over.
+        // The owner loses its network: neither of the two restarts the broker in place, and the standby takes
+        // it over.
         let cut = Fault::CutOff(vec!["b1".to_owned()]);
         scenario.recovered_after(PATIENCE, || scenario.strike(&cut))?;
         scenario.decided("healthy", PATIENCE)?;

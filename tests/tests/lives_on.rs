@@ -1,5 +1,5 @@
-//! A host whose storage alone is denied lives on: its kernel still answers for the broker's address. Its own agent gives that
-//! up, or the next fence stops the host, or a person is told which one it is.
+//! A host whose storage alone is denied lives on: its kernel still answers for the broker's address. Its own
+//! agent gives that up, or the next fence stops the host, or a person is told which one it is.
 
 use std::time::Duration;
 

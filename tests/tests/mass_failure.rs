@@ -1,4 +1,5 @@
-//! Three of five broker hosts are cut off together: a rack or a network, not a host. Nobody acts, then or later.
+//! Three of five broker hosts are cut off together: a rack or a network, not a host. Nobody acts, then or
+//! later.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! An agent in mode `auto` and Kafka's own unit come up on a broker's home in the same moment, as at every boot: Kafka is started
-//! once, by its unit, and holds the broker's right on the host for as long as it lives.
+//! An agent in mode `auto` and Kafka's own unit come up on a broker's home in the same moment, as at every
+//! boot: Kafka is started once, by its unit, and holds the broker's right on the host for as long as it
+//! lives.
 
 use anyhow::ensure;
 use e2e::nfs::kafka::UNIT;

@@ -1,5 +1,5 @@
-//! The machine of a broker dies. Its lock is broken at the server, its successor does not wait for the lease; and when the
-//! machine comes back with Kafka enabled, it stays out.
+//! The machine of a broker dies. Its lock is broken at the server, its successor does not wait for the lease;
+//! and when the machine comes back with Kafka enabled, it stays out.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ fn runs_as_shipped(lab: &Lab, agent: &GuestAgent) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's word that the takeover's Kafka works with the archive that its host had ready, and the agent's.
+/// The kernel's word that the takeover's Kafka works with the archive that its host had ready, and the
+/// agent's.
 fn started_warm(scenario: &NfsScenario<'_>, agent: &GuestAgent) -> Result<()> {
     let running = kafkas(agent.guest())?;
     let [kafka] = &running[..] else { bail!("{running:?} run") };

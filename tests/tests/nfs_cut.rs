@@ -35,7 +35,8 @@ fn a_server_that_stalls_is_no_dead_host() {
         scenario.decided(agent, "healthy")?;
         ensure!(scenario.epochs()?.is_empty(), "takeovers were claimed: {:?}", scenario.epochs()?);
         ensure!(scenario.storage.owners("broker1") == ["b1"], "{:?}", scenario.storage.owners("broker1"));
-        // A server that has forgotten its client over this may end a Kafka, whose unit starts it again where it is.
+        // A server that has forgotten its client over this may end a Kafka, whose unit starts it again where
+        // it is.
         let after = eventually("one Kafka to run at home", PATIENCE, || {
             let running = kafkas(home)?;
             ensure!(running.len() == 1, "{running:?} run");

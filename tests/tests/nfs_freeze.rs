@@ -1,5 +1,6 @@
-//! The machine of a broker stands still, kernel and all, with pages in its cache that the server does not have; it is taken
-//! over from, and goes on as if nothing had happened. Or its Kafka alone stands still, and the machine lives on behind the fence.
+//! The machine of a broker stands still, kernel and all, with pages in its cache that the server does not
+//! have; it is taken over from, and goes on as if nothing had happened. Or its Kafka alone stands still, and
+//! the machine lives on behind the fence.
 
 use anyhow::ensure;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};

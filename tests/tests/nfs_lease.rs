@@ -1,5 +1,5 @@
-//! A power fence and an NFS server that keeps a dead client's locks for a minute: the takeover says what it waits for, starts
-//! Kafka once when the lock is free, and nobody has to do anything.
+//! A power fence and an NFS server that keeps a dead client's locks for a minute: the takeover says what it
+//! waits for, starts Kafka once when the lock is free, and nobody has to do anything.
 
 use anyhow::ensure;
 use e2e::nfs::scenario::{NfsScenario, NfsSetup};

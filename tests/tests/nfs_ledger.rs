@@ -1,4 +1,5 @@
-//! The ledger `file` on a real NFS mount: an agent reads it while a takeover of its own adds to it, all the time.
+//! The ledger `file` on a real NFS mount: an agent reads it while a takeover of its own adds to it, all the
+//! time.
 
 use std::env;
 use std::io::{self, Write};
@@ -23,7 +24,8 @@ const HOST: &str = "g1";
 const VICTIM: BrokerId = BrokerId(1);
 /// In the guest, names the ledger's directory.
 const INSIDE: &str = "UNDERSTUDY_TEST_NFS_LEDGER";
-/// How long. Calls that ran into each other hung, or ended the server, within half a minute in six runs of six.
+/// How long. Calls that ran into each other hung, or ended the server, within half a minute in six runs of
+/// six.
 const LONG: Duration = Duration::from_secs(40);
 /// Between two calls of each kind, as when an agent is at its busiest.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! A standby that cannot have the right storage gives up, having written nothing, and another one takes its place.
+//! A standby that cannot have the right storage gives up, having written nothing, and another one takes its
+//! place.
 
 use std::fs;
 use std::net::TcpListener;
@@ -30,7 +31,8 @@ fn a_standby_without_the_right_storage_gives_up_and_the_next_one_takes_over() {
     story("a_standby_without_the_right_storage_gives_up_and_the_next_one_takes_over", |lab| {
         let scenario = NfsScenario::begin(lab, &NfsSetup { standbys: 2, ..NfsSetup::default() })?;
         let (first, second) = (scenario.agent(), scenario.standbys.get(1).context("two standbys")?);
-        // Who is to take its place watches from the beginning, and a person keeps it back until all has been tried.
+        // Who is to take its place watches from the beginning, and a person keeps it back until all has been
+        // tried.
         scenario.cli(
             first,
             &["pause", "--broker", "1", "--reason", "trying wrong storage", "--for", "1h"],

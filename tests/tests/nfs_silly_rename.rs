@@ -1,4 +1,5 @@
-//! What becomes of open files that are removed, on this client and this server: the reference's validation, by a real Kafka.
+//! What becomes of open files that are removed, on this client and this server: the reference's validation,
+//! by a real Kafka.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The storage itself says who may write: the only fence is an ONTAP system's export rules, which gate the shared
-//! directories for real.
+//! The storage itself says who may write: the only fence is an ONTAP system's export rules, which gate the
+//! shared directories for real.
 
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ fn a_host_that_is_cut_off_and_lives_is_denied_its_volumes() {
     });
 }
 
-/// What stays wrong for as long as it is not mended: with which request, and what a person is told of it. Those that keep
-/// a rule from being changed come first: once it is, nobody asks for it again.
+/// What stays wrong for as long as it is not mended: with which request, and what a person is told of it.
+/// Those that keep a rule from being changed come first: once it is, nobody asks for it again.
 fn faults() -> Vec<(&'static str, (&'static str, &'static str), fake::Fault, &'static str)> {
     use fake::Fault;
     let minute = Duration::from_secs(60);

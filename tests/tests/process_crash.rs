@@ -1,5 +1,5 @@
-//! Kafka alone dies, on a host that is well: the agent there starts it again in place. Nobody is fenced, and no
-//! standby acts.
+//! Kafka alone dies, on a host that is well: the agent there starts it again in place. Nobody is fenced, and
+//! no standby acts.
 
 use anyhow::ensure;
 use e2e::scenario::{PATIENCE, Scenario, Setup};

@@ -1,5 +1,5 @@
-//! After a takeover the old host gets its power back, and its units start: Kafka must not, and once a person has let
-//! the host join again, it is a standby.
+//! After a takeover the old host gets its power back, and its units start: Kafka must not, and once a person
+//! has let the host join again, it is a standby.
 
 use anyhow::{Context, ensure};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};

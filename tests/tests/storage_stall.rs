@@ -1,5 +1,5 @@
-//! The storage of all brokers stalls: they look dead, and a standby could not help. Nobody acts, and everything goes
-//! on when the storage does.
+//! The storage of all brokers stalls: they look dead, and a standby could not help. Nobody acts, and
+//! everything goes on when the storage does.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A broker is moved on purpose, between hosts that are both well: its owner stops it, the other starts it, nobody is
-//! fenced. What fails half way leaves it where it was.
+//! A broker is moved on purpose, between hosts that are both well: its owner stops it, the other starts it,
+//! nobody is fenced. What fails half way leaves it where it was.
 
 use anyhow::ensure;
 use e2e::scenario::{PATIENCE, Scenario, Setup};

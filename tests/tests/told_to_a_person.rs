@@ -1,8 +1,9 @@
-//! What the agents ask a person for is what helps: after each message the command that it names is run, and the broker is back. One
-//! cluster's life in mode `approve`: a standby that could not, a Kafka that dies right after its start, a clean stop that was none.
+//! What the agents ask a person for is what helps: after each message the command that it names is run, and
+//! the broker is back. One cluster's life in mode `approve`: a standby that could not, a Kafka that dies
+//! right after its start, a clean stop that was none.
 //!
-//! Elsewhere: `resume` in `controlled_shutdown`, `failover` after a fence that was not proven in `fence_unproven`, `rejoin` after a
-//! refusal by `guard` in `resurrected_host`.
+//! Elsewhere: `resume` in `controlled_shutdown`, `failover` after a fence that was not proven in
+//! `fence_unproven`, `rejoin` after a refusal by `guard` in `resurrected_host`.
 
 use std::time::Instant;
 
@@ -97,7 +98,8 @@ fn stuck_right_after_the_start(scenario: &Scenario<'_>) -> Result<()> {
     approve(scenario)
 }
 
-/// The registration is removed, and then Kafka is killed before it is back. That the list lost the broker is our own work.
+/// The registration is removed, and then Kafka is killed before it is back. That the list lost the broker is
+/// our own work.
 fn dies_after_its_start(scenario: &Scenario<'_>, epoch: u32) -> Result<()> {
     eventually("Kafka to be started on the standby", PATIENCE, || {
         ensure!(scenario.running_on()? == ["standby-1"], "{}", scenario.journal_of(epoch));
@@ -126,8 +128,8 @@ fn stopped_on_purpose(scenario: &Scenario<'_>) -> Result<()> {
     scenario.ensure_runs_on("standby-1")
 }
 
-/// The agent is restarted while the broker is down: it has not seen how that went, and calls for a person, whose command dates the
-/// fault by what the agent had written down.
+/// The agent is restarted while the broker is down: it has not seen how that went, and calls for a person,
+/// whose command dates the fault by what the agent had written down.
 fn without_a_daemon(scenario: &Scenario<'_>) -> Result<()> {
     let died = Instant::now();
     scenario.recovered_after(PATIENCE, || {

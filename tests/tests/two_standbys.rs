@@ -1,5 +1,5 @@
-//! Two standbys see the same fault at the same time. One of them wins the epoch; and when the winner dies in the
-//! middle of its takeover, the other one succeeds it, and fences it too.
+//! Two standbys see the same fault at the same time. One of them wins the epoch; and when the winner dies in
+//! the middle of its takeover, the other one succeeds it, and fences it too.
 
 use anyhow::{Context, Result, ensure};
 use e2e::agent::Agent;

@@ -1,6 +1,7 @@
-//! The registration of a broker that died is removed, so that a new one need not wait for its session: where that is right,
-//! and only there. One cluster's life, one corner after another; the clients' load goes on all the while. Each is judged by when the
-//! others see the broker again, by its registration, and at the end by what was acknowledged.
+//! The registration of a broker that died is removed, so that a new one need not wait for its session: where
+//! that is right, and only there. One cluster's life, one corner after another; the clients' load goes on all
+//! the while. Each is judged by when the others see the broker again, by its registration, and at the end by
+//! what was acknowledged.
 
 use anyhow::{Context, Result, ensure};
 use e2e::corner::{Alone, SESSION, left_alone, next_epoch, spec, unregistered};
@@ -59,8 +60,8 @@ fn kafka_dies() -> Fault {
     Fault::KillKafka(OWNER.to_owned())
 }
 
-/// The request hangs on its way and is carried out once the next incarnation is there. It serves on and is part of nothing: it is
-/// killed and started again.
+/// The request hangs on its way and is carried out once the next incarnation is there. It serves on and is
+/// part of nothing: it is killed and started again.
 fn delivered_late(scenario: &Scenario<'_>, tap: &Tap) -> Result<()> {
     scenario.lab.note("the request hangs on its way");
     let epoch = settled(scenario)?;
@@ -91,7 +92,8 @@ fn unregistered_late(scenario: &Scenario<'_>, tap: &Tap) -> Result<()> {
     Ok(())
 }
 
-/// The other replica of some of its partitions has just died, and may have been the last one in sync: nothing is removed.
+/// The other replica of some of its partitions has just died, and may have been the last one in sync: nothing
+/// is removed.
 fn another_replica_is_down(scenario: &Scenario<'_>) -> Result<()> {
     scenario.lab.note("another broker died right before it");
     let epoch = settled(scenario)?;
@@ -123,8 +125,8 @@ fn stopped_cleanly(scenario: &Scenario<'_>) -> Result<()> {
     scenario.journal_says(epoch, &["not used: ", "stopped cleanly", "recovered"], PATIENCE)
 }
 
-/// The controller dies over the request, and nobody hears what became of it: the broker is started all the same, and the request
-/// is not sent again.
+/// The controller dies over the request, and nobody hears what became of it: the broker is started all the
+/// same, and the request is not sent again.
 fn controller_dies(scenario: &Scenario<'_>, tap: &Tap) -> Result<()> {
     scenario.lab.note("the controller dies over the request");
     let epoch = settled(scenario)?;

@@ -108,7 +108,8 @@ pub enum Command {
         #[arg(long = "for", value_name = "DURATION", default_value = "15m", value_parser = duration)]
         lasting: Duration,
     },
-    /// May Kafka of this broker start on this host? For `ExecCondition=` and entry points: exit code 0 means yes
+    /// May Kafka of this broker start on this host? For `ExecCondition=` and entry points: exit code 0 means
+    /// yes
     Guard {
         /// Node id of the broker
         #[arg(long, value_name = "N")]
@@ -119,8 +120,8 @@ pub enum Command {
         /// The takeover that this start is part of; its agent says so in the unit's environment
         #[arg(long, value_name = "N", env = "UNDERSTUDY_EPOCH")]
         epoch: Option<u64>,
-        /// Become COMMAND if Kafka may start: it then holds the broker's right on this host for as long as it lives, so that no
-        /// second one can be started here. A refusal ends with 125
+        /// Become COMMAND if Kafka may start: it then holds the broker's right on this host for as long as it
+        /// lives, so that no second one can be started here. A refusal ends with 125
         #[arg(long, requires = "command")]
         exec: bool,
         /// The user that COMMAND runs as
@@ -151,8 +152,8 @@ pub enum Command {
     /// Give the cluster's ledger its identity, once; show it; or make this machine known to it anew
     #[command(subcommand)]
     Ledger(Ledger),
-    /// Make the class-data archive with which Kafka starts faster here: STARTS Kafka once, beside everything, at the lowest
-    /// priority
+    /// Make the class-data archive with which Kafka starts faster here: STARTS Kafka once, beside everything,
+    /// at the lowest priority
     Warm(Warm),
     /// Audit, prepare or measure the brokers' storage on NetApp ONTAP
     #[command(subcommand)]
@@ -177,7 +178,8 @@ pub enum Ledger {
     Init,
     /// Show which ledger it is, who has the names, and where the brokers' homes are
     Show,
-    /// After a reinstallation, a move or a replaced ledger: GIVES this machine its host's name, its brokers' homes, its ledger
+    /// After a reinstallation, a move or a replaced ledger: GIVES this machine its host's name, its brokers'
+    /// homes, its ledger
     Adopt {
         /// Do not ask
         #[arg(long)]
@@ -188,7 +190,8 @@ pub enum Ledger {
 /// Options of `warm`.
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// Node id of the broker as which Kafka is started here; only what is not the broker's own counts [default: the first]
+    /// Node id of the broker as which Kafka is started here; only what is not the broker's own counts
+    /// [default: the first]
     #[arg(long, value_name = "N")]
     pub broker: Option<i32>,
     /// Make it anew although the one that is there fits
@@ -235,7 +238,8 @@ pub struct History {
     /// The takeover of this epoch [default: the newest one]
     #[arg(long, value_name = "EPOCH", requires = "svg")]
     pub epoch: Option<u64>,
-    /// What a producer was acknowledged, to be drawn under it: lines `SECONDS,RATE`, in seconds since 1970 and records a second
+    /// What a producer was acknowledged, to be drawn under it: lines `SECONDS,RATE`, in seconds since 1970
+    /// and records a second
     #[arg(long, value_name = "FILE", requires = "svg")]
     pub rate: Option<PathBuf>,
 }
@@ -283,7 +287,8 @@ pub struct Switchover {
     /// The host that takes it
     #[arg(long, value_name = "HOST")]
     pub to: String,
-    /// Not before this, such as `2026-03-01 22:00` in this host's time, or `2026-03-01T22:00:00Z` [default: now]
+    /// Not before this, such as `2026-03-01 22:00` in this host's time, or `2026-03-01T22:00:00Z`
+    /// [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Timestamp>,
     /// The order is void if nobody has taken it up within this time

@@ -26,8 +26,9 @@ use crate::world::{World, standing};
 /// fetches twice a second while it lives.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
-/// How long to look while most brokers do not answer: that may be this host's own slowness, as the first answers
-/// on a busy host take their time. (Seen with two busy cores: none of three live brokers within two seconds.)
+/// How long to look while most brokers do not answer: that may be this host's own slowness, as the first
+/// answers on a busy host take their time. (Seen with two busy cores: none of three live brokers within two
+/// seconds.)
 const LOOK_AT_MOST: Duration = Duration::from_secs(8);
 
 /// A decision is made within a second of what it is made on: a look that takes its time, and a tick.
@@ -181,7 +182,8 @@ fn failing_since(events: &[Event], standing: &LedgerStanding) -> Option<Timestam
     })
 }
 
-/// Why the agent of this host leaves the broker alone. That its mode forbids it to act is no reason against a person's doing so.
+/// Why the agent of this host leaves the broker alone. That its mode forbids it to act is no reason against a
+/// person's doing so.
 fn held(decision: Decision) -> Option<String> {
     let Decision::Hold { reasons } = &decision else {
         let waits = matches!(decision, Decision::Escalate { .. } | Decision::Suspect { .. });

@@ -1,4 +1,5 @@
-//! Orders that people give: made, judged, written and read back here, for the command line and the socket alike.
+//! Orders that people give: made, judged, written and read back here, for the command line and the socket
+//! alike.
 
 use std::collections::BTreeMap;
 use std::fmt;

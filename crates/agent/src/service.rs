@@ -1,7 +1,7 @@
 //! What the service manager is told, where one has started us (`Type=notify`).
 //!
-//! The watchdog is fed by the snapshots that the decision loop makes at the end of each tick, and by nothing else: a loop
-//! that hangs makes none, whatever else in this process still runs.
+//! The watchdog is fed by the snapshots that the decision loop makes at the end of each tick, and by nothing
+//! else: a loop that hangs makes none, whatever else in this process still runs.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -27,8 +27,8 @@ const LINE: usize = 200;
 /// One thing to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
-    /// The decision loop turns. Whether it can see the ledger and the cluster is in the status: an agent that cannot
-    /// holds, and being restarted would not help it.
+    /// The decision loop turns. Whether it can see the ledger and the cluster is in the status: an agent that
+    /// cannot holds, and being restarted would not help it.
     Ready,
     /// The decision loop has turned again.
     Alive,
@@ -137,7 +137,8 @@ impl Told {
     }
 }
 
-/// The brokers that are not well, and what cannot be seen; without what changes with every look, such as ages.
+/// The brokers that are not well, and what cannot be seen; without what changes with every look, such as
+/// ages.
 fn line(status: &Status) -> String {
     use recovery::decide::Decision;
     let mut parts = Vec::new();

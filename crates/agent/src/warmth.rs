@@ -1,7 +1,7 @@
 //! Keeps this host ready: sees to it that Kafka's class-data archive fits, while nothing else is going on.
 //!
-//! Nothing waits for it and nothing depends on it. Whoever makes the archive ends by itself when a takeover begins, so this
-//! need not be quick.
+//! Nothing waits for it and nothing depends on it. Whoever makes the archive ends by itself when a takeover
+//! begins, so this need not be quick.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -29,7 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// Until the next look while something is going on.
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 
-/// Until the next attempt after one that failed: it would most likely fail again, and costs seconds of processors.
+/// Until the next attempt after one that failed: it would most likely fail again, and costs seconds of
+/// processors.
 const RETRY_AFTER: Duration = Duration::from_secs(6 * 3_600);
 
 /// Looks after the archive for as long as the agent runs. `config` is the file of its configuration.
@@ -87,8 +88,8 @@ fn is_quiet(class_data: &ClassData, status: &Status) -> bool {
     idle && status.brokers.iter().all(|broker| broker.takeover.is_none() && well(&broker.decision))
 }
 
-/// By a unit of its own where the agent's unit would keep Java from running; else by this program in a process of its own,
-/// which ends with the agent.
+/// By a unit of its own where the agent's unit would keep Java from running; else by this program in a
+/// process of its own, which ends with the agent.
 async fn have_made(class_data: &ClassData, config: &Path) -> anyhow::Result<()> {
     if class_data.is_made_by_a_unit() {
         return Ok(class_data.have_made().await?);

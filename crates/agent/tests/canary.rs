@@ -1,5 +1,5 @@
-//! The canary on a real file system that stalls: FUSE, whose server is stopped. The writing process is the agent's own
-//! binary, as in the daemon.
+//! The canary on a real file system that stalls: FUSE, whose server is stopped. The writing process is the
+//! agent's own binary, as in the daemon.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -24,7 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// For what comes as soon as it can on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs the test named `name` in a mount and process namespace of its own: what it mounts and starts ends with it.
+/// Runs the test named `name` in a mount and process namespace of its own: what it mounts and starts ends
+/// with it.
 fn in_namespaces(name: &str, test: impl FnOnce()) {
     if env::var_os(MARK).is_some() {
         return test();
@@ -209,8 +210,8 @@ fn a_process_that_cannot_be_killed_stays_the_only_one() {
     in_namespaces("a_process_that_cannot_be_killed_stays_the_only_one", || {
         let mut storage = Storage::new();
         let canary = storage.canary();
-        // Ten bytes a second: the server has taken the write and answers seconds later. Until then the writer hangs
-        // in the kernel and cannot be killed.
+        // Ten bytes a second: the server has taken the write and answers seconds later. Until then the writer
+        // hangs in the kernel and cannot be killed.
         let stood_still = on_one_thread(async {
             storage.mount(&["--write-rate=10"]).await;
             assert_eq!(look(&canary).await, CanaryOutcome::Stalled);
@@ -228,7 +229,8 @@ fn a_process_that_cannot_be_killed_stays_the_only_one() {
         });
         assert!(stood_still < DEADLINE, "the runtime stood still for {stood_still:?}");
 
-        // The storage comes back as another mount: the writer on the old one is let go, and does not count any more.
+        // The storage comes back as another mount: the writer on the old one is let go, and does not count
+        // any more.
         storage.unmount();
         on_one_thread(async {
             storage.mount(&[]).await;

@@ -99,7 +99,8 @@ async fn an_open_takeover_keeps_kafka_off_everywhere() {
     assert_eq!(refused(&site, "standby-1"), "epoch_open");
 }
 
-/// What guard answers before a start that an agent's drop-in marks as part of `epoch`: the refusal, or the epoch.
+/// What guard answers before a start that an agent's drop-in marks as part of `epoch`: the refusal, or the
+/// epoch.
 fn marked(site: &Site, host: &str, epoch: &str) -> Result<u64, String> {
     let arguments = ["guard", "--broker", "1", "--wait", "0s", "--output", "json"];
     let mut command = site.command_with(&small(site, host), &arguments);

@@ -14,18 +14,18 @@ use crate::tls::{self, Auth, Tls};
 /// What a deadline beyond the clock's range becomes.
 const LONGEST_CALL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A connection that was idle for longer is not used again: a server that is just closing it would leave open whether
-/// a change was made.
+/// A connection that was idle for longer is not used again: a server that is just closing it would leave open
+/// whether a change was made.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often and how soon the client repeats what is safe to repeat: reads, changes that set absolute values, and
-/// deletions by key. Nothing else is repeated, except what ONTAP did not take up (429, or no connection).
+/// How often and how soon the client repeats what is safe to repeat: reads, changes that set absolute values,
+/// and deletions by key. Nothing else is repeated, except what ONTAP did not take up (429, or no connection).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// How often a request is sent at most. 1: never repeated.
     pub attempts: u32,
-    /// The wait before the second attempt. It doubles with each, and each is shortened by chance by up to a half, so
-    /// that clients that failed together do not come back together.
+    /// The wait before the second attempt. It doubles with each, and each is shortened by chance by up to a
+    /// half, so that clients that failed together do not come back together.
     pub first_wait: Duration,
     /// The longest wait. What ONTAP asks for by `Retry-After` may be longer.
     pub longest_wait: Duration,
@@ -85,8 +85,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one attempt may take if it may be repeated. Default: 20 s, since ONTAP itself answers a read after
-    /// 15 s with what it has.
+    /// How long one attempt may take if it may be repeated. Default: 20 s, since ONTAP itself answers a read
+    /// after 15 s with what it has.
     #[must_use]
     pub fn attempt_limit(mut self, limit: Duration) -> Self {
         self.attempt_limit = limit;
@@ -121,7 +121,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The client. Reads this host's trusted authorities from disk, if they are to be used; connects to nothing yet.
+    /// The client. Reads this host's trusted authorities from disk, if they are to be used; connects to
+    /// nothing yet.
     ///
     /// # Errors
     /// [`Error::Usage`] if the address, a certificate or a key cannot be used.
@@ -182,7 +183,8 @@ pub(crate) struct Shared {
     pub(crate) app: String,
 }
 
-/// A client of one ONTAP cluster, or of one SVM's own management LIF. Cheap to clone; clones share connections.
+/// A client of one ONTAP cluster, or of one SVM's own management LIF. Cheap to clone; clones share
+/// connections.
 ///
 /// Every call returns within its deadline, and an error says whether the change may be in force nevertheless
 /// ([`Error::is_unconfirmed`]). Whoever drops the future of a change before it is done does not learn that.
@@ -194,8 +196,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins to set up a client. `url`: `https://` and the management LIF of the cluster (recommended), a node or an
-    /// SVM, or `https://management.<file system>.fsx.<region>.amazonaws.com`.
+    /// Begins to set up a client. `url`: `https://` and the management LIF of the cluster (recommended), a
+    /// node or an SVM, or `https://management.<file system>.fsx.<region>.amazonaws.com`.
     pub fn builder(url: impl Into<String>, auth: Auth) -> ClientBuilder {
         ClientBuilder {
             url: url.into(),
@@ -216,7 +218,8 @@ impl Client {
         Self { deadline, ..self.clone() }
     }
 
-    /// The same client, for which the cluster is no more than this SVM (`X-Dot-SVM-Name`). Only on the cluster's LIF.
+    /// The same client, for which the cluster is no more than this SVM (`X-Dot-SVM-Name`). Only on the
+    /// cluster's LIF.
     #[must_use]
     pub fn in_svm(&self, svm: impl Into<String>) -> Self {
         Self { svm: Some(svm.into()), ..self.clone() }

@@ -22,8 +22,8 @@ mod code {
     /// Any object; a UUID; a volume's UUID; an export policy.
     pub(super) const NOT_FOUND: [i64; 4] = [4, 8_586_226, 918_235, 1_703_954];
     pub(super) const DENIED: i64 = 6;
-    /// Anything; a volume whose job failed or is under way, that is being made, that another operation holds, or that
-    /// is busy; a mirror in transfer.
+    /// Anything; a volume whose job failed or is under way, that is being made, that another operation holds,
+    /// or that is busy; a mirror in transfer.
     pub(super) const IN_USE: [i64; 8] =
         [8, 917_536, 13_107_405, 13_107_406, 524_486, 13_303_808, 13_303_812, 13_303_822];
     pub(super) const UNAUTHORIZED_OPERATION: i64 = 6_691_623;
@@ -82,11 +82,12 @@ pub enum Error {
         /// How the last attempt failed.
         source: Option<Box<Error>>,
     },
-    /// A change was sent, and nobody here knows whether it is in force. Read back before going on. The new value means
-    /// that it is. The old one does not prove that it never will be: a request that hung may be taken up late. Read
-    /// again once the attempt limit ([`ClientBuilder::attempt_limit`](crate::ClientBuilder::attempt_limit)) has
-    /// passed, and do nothing that this change would undo, or that it must not meet, before you have made the change
-    /// again and seen it confirmed.
+    /// A change was sent, and nobody here knows whether it is in force. Read back before going on. The new
+    /// value means that it is. The old one does not prove that it never will be: a request that hung may be
+    /// taken up late. Read again once the attempt limit
+    /// ([`ClientBuilder::attempt_limit`](crate::ClientBuilder::attempt_limit)) has passed, and do nothing
+    /// that this change would undo, or that it must not meet, before you have made the change again and seen
+    /// it confirmed.
     #[error("{request}: sent but not confirmed; it may be in force or not, so read it back")]
     Unconfirmed {
         /// What was asked.
@@ -100,7 +101,8 @@ pub enum Error {
     /// The account may not do this (HTTP 403, code 6, code 6691623).
     #[error("{0}: permission denied; give the account's role access to this path")]
     PermissionDenied(Box<Refusal>),
-    /// There is no such object (HTTP 404 with a code of ONTAP's, code 4). A 404 without one is not ONTAP's own.
+    /// There is no such object (HTTP 404 with a code of ONTAP's, code 4). A 404 without one is not ONTAP's
+    /// own.
     #[error("{0}: not found")]
     NotFound(Box<Refusal>),
     /// Any other refusal.
@@ -176,8 +178,9 @@ impl Error {
         }
     }
 
-    /// Whether a change was sent whose effect nobody knows. If not, an error means that nothing was changed, or that
-    /// a job of ONTAP's failed, or ([`Partial`](Self::Partial), [`NotApplied`](Self::NotApplied)) says what is so.
+    /// Whether a change was sent whose effect nobody knows. If not, an error means that nothing was changed,
+    /// or that a job of ONTAP's failed, or ([`Partial`](Self::Partial), [`NotApplied`](Self::NotApplied))
+    /// says what is so.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
         matches!(self, Self::Unconfirmed { .. })
@@ -233,8 +236,8 @@ impl Error {
         self.code().is_some_and(|code| code::IN_USE.contains(&code))
     }
 
-    /// Whether this account or platform does not offer it, as FSx for ONTAP does not offer aggregates, nodes and HA
-    /// (codes 3, 6, 6691623 and 918701; HTTP 403 and 405).
+    /// Whether this account or platform does not offer it, as FSx for ONTAP does not offer aggregates, nodes
+    /// and HA (codes 3, 6, 6691623 and 918701; HTTP 403 and 405).
     #[must_use]
     pub fn is_not_visible(&self) -> bool {
         self.is_permission()
@@ -242,8 +245,8 @@ impl Error {
             || self.refusal().is_some_and(|refusal| refusal.status == 405)
     }
 
-    /// Whether ONTAP may well do it the next time. The client has repeated what is safe to repeat by itself; for
-    /// all else look at [`is_unconfirmed`](Self::is_unconfirmed) first.
+    /// Whether ONTAP may well do it the next time. The client has repeated what is safe to repeat by itself;
+    /// for all else look at [`is_unconfirmed`](Self::is_unconfirmed) first.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -341,15 +344,16 @@ impl Refusal {
             (_, Some(code::DENIED | code::UNAUTHORIZED_OPERATION)) | (403, _) => {
                 Error::PermissionDenied(refusal)
             }
-            // Neither a path that this release does not have nor one that a gateway does not know is an object that
-            // is gone.
+            // Neither a path that this release does not have nor one that a gateway does not know is an
+            // object that is gone.
             (404, Some(code)) if code != code::UNSUPPORTED => Error::NotFound(refusal),
             (_, Some(code)) if code::NOT_FOUND.contains(&code) => Error::NotFound(refusal),
             _ => Error::Api(refusal),
         }
     }
 
-    /// 429, and 5xx. The passthrough answers 500 also for plain refusals of the command line, which carry its code.
+    /// 429, and 5xx. The passthrough answers 500 also for plain refusals of the command line, which carry its
+    /// code.
     pub(crate) fn is_passing(&self) -> bool {
         match self.status {
             429 => true,

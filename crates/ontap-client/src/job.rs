@@ -202,7 +202,8 @@ impl Call<'_> {
     }
 }
 
-/// Marks what went wrong after a change was made, at least in part: while reading back, or going on with the rest.
+/// Marks what went wrong after a change was made, at least in part: while reading back, or going on with the
+/// rest.
 pub(crate) fn after_change(request: Request) -> impl FnOnce(Error) -> Error {
     move |error| match error {
         Error::Unconfirmed { .. } => error,

@@ -45,7 +45,8 @@ fn next_of(body: &Value) -> Option<&str> {
 }
 
 impl Client {
-    /// Where the next page is. Only ever on the server that was asked: another one would be sent the password.
+    /// Where the next page is. Only ever on the server that was asked: another one would be sent the
+    /// password.
     fn follow(&self, answer: &Answer, href: &str) -> Result<Url> {
         let stray =
             || answer.not_understood(format!("the next page is not below /api of this server: {href}"));
@@ -159,11 +160,11 @@ impl Call<'_> {
         self.send(Ask::get(url)).await?.whole()?.read()
     }
 
-    /// Deletes all records that match, and says how many ONTAP counted. ONTAP reads them and goes through them one by
-    /// one for 15 s, and then hands out a link to go on with.
+    /// Deletes all records that match, and says how many ONTAP counted. ONTAP reads them and goes through
+    /// them one by one for 15 s, and then hands out a link to go on with.
     ///
-    /// A record that goes by itself meanwhile may end its round with "not found" while others are still there. So the
-    /// list is read then, and it is done only if nothing is left.
+    /// A record that goes by itself meanwhile may end its round with "not found" while others are still
+    /// there. So the list is read then, and it is done only if nothing is left.
     pub(crate) async fn delete_matching(&self, path: &[&str], query: Query) -> Result<u64> {
         let first = self.client.url(path, &query)?;
         let (mut url, mut trail) = (first.clone(), Trail::of(&first));
@@ -216,8 +217,8 @@ impl Call<'_> {
     }
 }
 
-/// Whether a refusal of a deletion of many may be about one that came after others, which are gone then. It is not if
-/// it is about the login, the load or the request itself, which ONTAP looks at before it begins.
+/// Whether a refusal of a deletion of many may be about one that came after others, which are gone then. It
+/// is not if it is about the login, the load or the request itself, which ONTAP looks at before it begins.
 fn may_be_of_a_later_record(error: &Error) -> bool {
     let about_the_request = |code| code == 2 || (262_177..=262_255).contains(&code);
     error.refusal().is_some_and(|refusal| match refusal.status {

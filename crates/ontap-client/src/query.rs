@@ -22,7 +22,8 @@ impl Query {
     /// Only records whose `field` is exactly `value`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the value cannot be quoted, or is empty, which ONTAP would not take as a condition.
+    /// [`Error::Usage`] if the value cannot be quoted, or is empty, which ONTAP would not take as a
+    /// condition.
     pub fn equal(self, field: &str, value: &str) -> Result<Self> {
         Ok(self.raw(field, literal(field, value)?))
     }
@@ -50,7 +51,8 @@ impl Query {
         Ok(self.raw(field, values.join("|")))
     }
 
-    /// Adds alternatives, each with `|` before it and as ONTAP's query language has it, to the condition on `field`.
+    /// Adds alternatives, each with `|` before it and as ONTAP's query language has it, to the condition on
+    /// `field`.
     pub(crate) fn and_any(mut self, field: &str, alternatives: &str) -> Self {
         for (_, value) in self.pairs.iter_mut().filter(|(name, _)| name == field) {
             value.push_str(alternatives);
@@ -58,8 +60,8 @@ impl Query {
         self
     }
 
-    /// As [`maybe`](Self::maybe), for an IP address. It is asked for as ONTAP writes addresses: in any other spelling
-    /// it might match nothing, which would look as if there were nothing.
+    /// As [`maybe`](Self::maybe), for an IP address. It is asked for as ONTAP writes addresses: in any other
+    /// spelling it might match nothing, which would look as if there were nothing.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is no IP address.

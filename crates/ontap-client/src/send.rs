@@ -1,8 +1,9 @@
 //! One request: sent, repeated where that is safe, and its answer sorted.
 //!
-//! A change whose answer is lost may be in force. Repeating it is safe if it sets absolute values or deletes by key;
-//! anything else is repeated only if ONTAP certainly did not take it up: no connection, or 429. Once any attempt has
-//! left its effect open, the whole request ends as `Unconfirmed`, however the last attempt failed.
+//! A change whose answer is lost may be in force. Repeating it is safe if it sets absolute values or deletes
+//! by key; anything else is repeated only if ONTAP certainly did not take it up: no connection, or 429. Once
+//! any attempt has left its effect open, the whole request ends as `Unconfirmed`, however the last attempt
+//! failed.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -29,9 +30,9 @@ const LONGEST_BODY: usize = 256 << 20;
 /// Whether a request may be repeated when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// A second time changes nothing: reads, absolute values, deletions by key. An attempt that hung may be taken up
-    /// after the one that was confirmed, and set the same values again: do not set others before the attempt limit
-    /// has passed, or read those back once more when it has.
+    /// A second time changes nothing: reads, absolute values, deletions by key. An attempt that hung may be
+    /// taken up after the one that was confirmed, and set the same values again: do not set others before the
+    /// attempt limit has passed, or read those back once more when it has.
     Safe,
     /// It must not happen twice.
     Once,
@@ -44,7 +45,8 @@ pub(crate) struct Ask {
     pub(crate) url: Url,
     pub(crate) body: Option<Value>,
     pub(crate) repeat: Repeat,
-    /// Not even repeated if nothing was taken up: the caller looks again first whether it is still what is wanted.
+    /// Not even repeated if nothing was taken up: the caller looks again first whether it is still what is
+    /// wanted.
     pub(crate) only_once: bool,
 }
 
@@ -212,7 +214,8 @@ impl Call<'_> {
         }
     }
 
-    /// Waits before the next attempt of what was sent `attempts` times, or fails with `last` if there is to be none.
+    /// Waits before the next attempt of what was sent `attempts` times, or fails with `last` if there is to
+    /// be none.
     pub(crate) async fn pause(&self, attempts: u32, last: Error) -> Result<()> {
         let retry = self.client.shared.retry;
         let asked_for = last.refusal().and_then(|refusal| refusal.retry_after);

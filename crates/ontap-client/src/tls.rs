@@ -15,12 +15,13 @@ use crate::error::{Error, Result};
 
 /// Which server the client takes for ONTAP.
 ///
-/// ONTAP presents a self-signed certificate unless someone installed another one: then [`Pinned`](Self::Pinned) it,
-/// or make it a [`PrivateCa`](Self::PrivateCa).
+/// ONTAP presents a self-signed certificate unless someone installed another one: then
+/// [`Pinned`](Self::Pinned) it, or make it a [`PrivateCa`](Self::PrivateCa).
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Tls {
-    /// One whose certificate comes from an authority that this host trusts, as its administrators have set it up.
+    /// One whose certificate comes from an authority that this host trusts, as its administrators have set it
+    /// up.
     #[default]
     SystemRoots,
     /// One whose certificate comes from these authorities, and no other.
@@ -108,7 +109,8 @@ pub enum Auth {
     Bearer(SecretString),
 }
 
-/// What the HTTP client needs. The provider is named here, so that nothing is installed for the whole process.
+/// What the HTTP client needs. The provider is named here, so that nothing is installed for the whole
+/// process.
 pub(crate) fn config(tls: &Tls, auth: &Auth) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

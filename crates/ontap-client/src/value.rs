@@ -1,8 +1,9 @@
-//! Values as ONTAP really sends them: numbers and booleans also as strings, words that a newer release invented, and
-//! nothing at all for what is not set.
+//! Values as ONTAP really sends them: numbers and booleans also as strings, words that a newer release
+//! invented, and nothing at all for what is not set.
 //!
-//! A scalar that cannot be read counts as absent, so that one odd value does not hide a whole answer. Absent therefore
-//! means "not known", never "zero" or "off". A value of another shape, such as an object for a number, is an error.
+//! A scalar that cannot be read counts as absent, so that one odd value does not hide a whole answer. Absent
+//! therefore means "not known", never "zero" or "off". A value of another shape, such as an object for a
+//! number, is an error.
 
 use std::time::Duration;
 

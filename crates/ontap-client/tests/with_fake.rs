@@ -1,4 +1,5 @@
-//! Our client against the fake: the work that the vendor's own clients do against it too, and each of its bad days.
+//! Our client against the fake: the work that the vendor's own clients do against it too, and each of its bad
+//! days.
 #![cfg(feature = "fake")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

@@ -1,6 +1,6 @@
-//! `cargo xtask bench ontap`: how long the fence `ontap_export`, its proof and the grant to the new owner take, and how
-//! many requests each sends, against the fake ONTAP in this process by HTTPS. What a real system needs to answer comes on
-//! top; the number of requests and which of them go side by side is ours.
+//! `cargo xtask bench ontap`: how long the fence `ontap_export`, its proof and the grant to the new owner
+//! take, and how many requests each sends, against the fake ONTAP in this process by HTTPS. What a real
+//! system needs to answer comes on top; the number of requests and which of them go side by side is ours.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,8 +1,10 @@
-//! The driver `systemd` by hand, on a host with a real systemd: no ledger, no takeover, no proof but the caller's word.
+//! The driver `systemd` by hand, on a host with a real systemd: no ledger, no takeover, no proof but the
+//! caller's word.
 //!
 //!     unit_by_hand UNIT TEMPLATE LOG_DIR STATE_DIR COMMAND…
 //!
-//! Commands: `check`, `render EPOCH`, `verify`, `start EPOCH`, `state`, `stop SECONDS`, `prove EPOCH`. For broker 1.
+//! Commands: `check`, `render EPOCH`, `verify`, `start EPOCH`, `state`, `stop SECONDS`, `prove EPOCH`. For
+//! broker 1.
 
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 

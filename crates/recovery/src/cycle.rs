@@ -176,14 +176,16 @@ impl Cycle {
         all.filter(|b| !self.busy.values().any(|busy| busy == *b) && !stale(b)).copied().collect()
     }
 
-    /// The brokers with a run of ours, and those whose last run may have left what the ledger has not been read for since.
+    /// The brokers with a run of ours, and those whose last run may have left what the ledger has not been
+    /// read for since.
     fn working(&self, seen: &Observation) -> BTreeSet<BrokerId> {
         let read_at = seen.ledger.as_ref().map(|ledger| ledger.at);
         let unread = self.settled.iter().filter(|(_, settled)| read_at.is_none_or(|at| at <= **settled));
         self.busy.values().copied().chain(unread.map(|(id, _)| *id)).collect()
     }
 
-    /// Has every address defended that is here and whose broker this host owns: whoever else answers for it is a zombie.
+    /// Has every address defended that is here and whose broker this host owns: whoever else answers for it
+    /// is a zombie.
     fn defend(&mut self, seen: &Observation) {
         let Some(ledger) = &seen.ledger else { return };
         let ours = ledger.brokers.iter().filter(|(id, standing)| {
@@ -197,7 +199,8 @@ impl Cycle {
             }
             if let Some(address) = self.ports.addresses.get(&broker).cloned() {
                 self.defended.insert(broker, seen.now.mono);
-                // One that fails is asked again; that it does not see the link is told by the takeover and by `check`.
+                // One that fails is asked again; that it does not see the link is told by the takeover and by
+                // `check`.
                 self.helpers.spawn(async move { drop(address.defend().await) });
             }
         }

@@ -1,9 +1,10 @@
 //! How a broker went: whether somebody saw it stop cleanly, and when anybody last saw it well. Pure.
 //!
-//! A clean stop has to be *seen*. The controller's word of a controlled shutdown stands in its metadata log only, and no
-//! call tells it to clients (Kafka 3.9 to 4.3). What can be seen is the order: a broker that stops cleanly leaves the broker list,
-//! is heard by the controller until then, and closes its listener after that. One that dies falls silent first, and stays in the list
-//! until its session ends. Two looks with a hole between them show no order at all.
+//! A clean stop has to be *seen*. The controller's word of a controlled shutdown stands in its metadata log
+//! only, and no call tells it to clients (Kafka 3.9 to 4.3). What can be seen is the order: a broker that
+//! stops cleanly leaves the broker list, is heard by the controller until then, and closes its listener after
+//! that. One that dies falls silent first, and stays in the list until its session ends. Two looks with a
+//! hole between them show no order at all.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +13,21 @@ use serde::Serialize;
 
 use crate::model::{BrokerId, Endpoint, Epoch, HostName, Moment, PeerView, QuorumView};
 
-/// A broker that is still listed this long after it stopped answering, or after the controller last heard it, did not stop
-/// cleanly. Shorter than any sensible session, longer than two looks at the list.
+/// A broker that is still listed this long after it stopped answering, or after the controller last heard it,
+/// did not stop cleanly. Shorter than any sensible session, longer than two looks at the list.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// The last look that saw something and the first one that did not are at most this far apart, or there is a hole between
-/// them: six looks at the list, and more at the listener.
+/// The last look that saw something and the first one that did not are at most this far apart, or there is a
+/// hole between them: six looks at the list, and more at the listener.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// From the last answer to the first list without the broker, at most. By Kafka's defaults no session ends so soon after a death:
-/// it lasts 9 s from the last heartbeat, and heartbeats are 2 s apart.
+/// From the last answer to the first list without the broker, at most. By Kafka's defaults no session ends so
+/// soon after a death: it lasts 9 s from the last heartbeat, and heartbeats are 2 s apart.
 const SESSION: Duration = Duration::from_secs(6);
 
-/// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as heard when it answers
-/// (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No process that starts meanwhile fetches so soon.
+/// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as
+/// heard when it answers (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No
+/// process that starts meanwhile fetches so soon.
 pub(crate) const LAST_FETCH: Duration = Duration::from_millis(500);
 
 /// A broker that was not probed for longer than this says nothing of what this agent sees.
@@ -110,8 +112,8 @@ impl Departures {
         }
     }
 
-    /// Takes in what the agent on `view.host` said; `answers` tells whether a broker answers us. One that does was not stopped,
-    /// whatever a view says that is a moment old.
+    /// Takes in what the agent on `view.host` said; `answers` tells whether a broker answers us. One that
+    /// does was not stopped, whatever a view says that is a moment old.
     pub(crate) fn told(&mut self, at: Moment, view: &PeerView, answers: impl Fn(BrokerId) -> bool) {
         for (id, saw) in &view.brokers {
             let departure = self.brokers.entry(*id).or_default();
@@ -134,8 +136,8 @@ impl Departures {
         }
     }
 
-    /// A broker did not answer us at `at`. `probes` are the newest of all brokers, each with whether it was answered: dark it is if no
-    /// majority of the others was, whichever broker is left out.
+    /// A broker did not answer us at `at`. `probes` are the newest of all brokers, each with whether it was
+    /// answered: dark it is if no majority of the others was, whichever broker is left out.
     pub(crate) fn failed(&mut self, at: Moment, probes: impl Iterator<Item = (Moment, bool)>) {
         let probed = probes.filter(|(looked, _)| at.since(*looked) <= UNPROBED);
         let (up, all) = probed.fold((0, 0), |(up, all), (_, answers)| (up + usize::from(answers), all + 1));
@@ -154,7 +156,8 @@ impl Departures {
         self.brokers.get(&broker).is_some_and(|departure| departure.listed.is_some())
     }
 
-    /// Whether these looks saw it stop cleanly, without a hole. `kept` tells whether it had its registration at a moment.
+    /// Whether these looks saw it stop cleanly, without a hole. `kept` tells whether it had its registration
+    /// at a moment.
     pub(crate) fn stopped(&self, id: BrokerId, probes: Probes, kept: impl Fn(Moment) -> bool) -> bool {
         let Some(Departure { listed: Some(listed), unlisted: Some(unlisted), heard, .. }) =
             self.brokers.get(&id)
@@ -181,8 +184,9 @@ impl Departures {
         self.brokers.get(&broker)?.well_in
     }
 
-    /// The last moment at which anybody saw it well. The controller is asked only where our own probes do not tell when it went, for
-    /// there is a hole in them or most brokers did not answer us either: what fetches may serve nobody.
+    /// The last moment at which anybody saw it well. The controller is asked only where our own probes do not
+    /// tell when it went, for there is a hole in them or most brokers did not answer us either: what fetches
+    /// may serve nobody.
     pub(crate) fn last_well(&self, id: BrokerId, probes: Probes) -> Option<LastWell> {
         let departure = self.brokers.get(&id);
         let here = probes.last_answer.map(|at| LastWell { at, by: SeenBy::Here });

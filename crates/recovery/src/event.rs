@@ -58,7 +58,8 @@ pub enum What {
         /// The evidence behind it, as sentences.
         evidence: Vec<String>,
     },
-    /// What would be done if it were allowed: the mode is `observe`, or `approve` and nobody has approved yet.
+    /// What would be done if it were allowed: the mode is `observe`, or `approve` and nobody has approved
+    /// yet.
     WouldTakeOver {
         /// The whole plan.
         plan: Box<Plan>,
@@ -70,7 +71,8 @@ pub enum What {
         /// What was read back.
         found: String,
     },
-    /// This host, which is fenced, has ended what was left of a broker that another one has, and given its address up.
+    /// This host, which is fenced, has ended what was left of a broker that another one has, and given its
+    /// address up.
     StoodDown {
         /// What was read back.
         found: String,

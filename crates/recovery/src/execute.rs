@@ -15,13 +15,13 @@ use crate::ports::{LedgerError, Note, Ports, StepError, chain};
 use crate::progress::{IllegalEntry, Next, Progress, phases};
 use crate::steps::Context;
 
-/// How often the claimant writes that it is at work. Several of these fit into the shortest time after which a
-/// claimant counts as silent.
+/// How often the claimant writes that it is at work. Several of these fit into the shortest time after which
+/// a claimant counts as silent.
 pub const HEARTBEAT: Duration = Duration::from_secs(3);
 
-/// The ledger's word that this run is the newest is good for this long, counted from when it was asked. An agent
-/// that was frozen in between asks again before it acts. (What was frozen in the middle of an act is the reason
-/// why a successor fences the claimant's host as well.)
+/// The ledger's word that this run is the newest is good for this long, counted from when it was asked. An
+/// agent that was frozen in between asks again before it acts. (What was frozen in the middle of an act is
+/// the reason why a successor fences the claimant's host as well.)
 const CONFIRMED_FOR: Duration = Duration::from_secs(5);
 
 /// A decision that is older than this is not acted upon: whoever stood still in between decides anew.
@@ -65,13 +65,15 @@ struct Run<'a> {
     decided: Option<Moment>,
 }
 
-/// Carries `journal`'s plan out from where it stands, until an end is written. `decided`: when an agent decided so by
-/// itself; `None` if a person did. It must be no older than [`DECIDED_WITHIN`] when the first step is tried, whatever
-/// stood still since: this agent, its host, the ledger. From then on it counts no more.
+/// Carries `journal`'s plan out from where it stands, until an end is written. `decided`: when an agent
+/// decided so by itself; `None` if a person did. It must be no older than [`DECIDED_WITHIN`] when the first
+/// step is tried, whatever stood still since: this agent, its host, the ledger. From then on it counts no
+/// more.
 ///
 /// # Errors
-/// When the ledger refuses an entry, the decision is too old, or the journal does not make sense. The takeover is then
-/// still open: it can be resumed, by calling this again with the journal as the ledger has it.
+/// When the ledger refuses an entry, the decision is too old, or the journal does not make sense. The
+/// takeover is then still open: it can be resumed, by calling this again with the journal as the ledger has
+/// it.
 pub async fn execute(
     ports: &Ports,
     host: &HostName,
@@ -186,8 +188,9 @@ impl Run<'_> {
         (age > DECIDED_WITHIN).then_some(age)
     }
 
-    /// Takes back what the ledger has of this run's intents, none of which was tried; also those that it did not confirm.
-    /// Tried until the ledger answers: meanwhile the epoch looks touched to everybody, and it would to this agent too.
+    /// Takes back what the ledger has of this run's intents, none of which was tried; also those that it did
+    /// not confirm. Tried until the ledger answers: meanwhile the epoch looks touched to everybody, and it
+    /// would to this agent too.
     async fn take_back(&mut self, why: &str) -> Result<(), ExecuteError> {
         let (broker, epoch) = (self.journal.broker, self.journal.epoch);
         loop {

@@ -8,8 +8,8 @@ use crate::observe::Observation;
 /// The recoveries that count: conditions change, so the newest ones.
 const NEWEST: usize = 5;
 
-/// What a takeover of `broker`, which has `dirs` log dirs, takes from the claim on, as far as that was measured here: what it reads
-/// of its logs counts at least, even if no takeover is known.
+/// What a takeover of `broker`, which has `dirs` log dirs, takes from the claim on, as far as that was
+/// measured here: what it reads of its logs counts at least, even if no takeover is known.
 pub(crate) fn takeover(broker: BrokerId, dirs: usize, seen: &Observation) -> Duration {
     let before = like_it(broker, seen, false);
     let phase = |phase: Phase| {
@@ -21,7 +21,8 @@ pub(crate) fn takeover(broker: BrokerId, dirs: usize, seen: &Observation) -> Dur
     acts.into_iter().filter_map(phase).sum::<Duration>() + rejoins
 }
 
-/// What the broker reads through before it serves, with one thread for each log dir, which is Kafka's default.
+/// What the broker reads through before it serves, with one thread for each log dir, which is Kafka's
+/// default.
 pub(crate) fn log_scan(broker: BrokerId, dirs: usize, seen: &Observation) -> Option<LogScan> {
     let bytes = seen.brokers.get(&broker)?.logs?.bytes;
     Some(LogScan { bytes, takes: LogTail::scan(bytes, dirs) })

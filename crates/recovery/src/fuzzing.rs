@@ -1,7 +1,7 @@
 //! Every parser of what comes from outside, as a function of bytes that panics where a promise is broken.
 //!
-//! The promises: no input panics, none takes for ever, and what was read is written back as the same thing. That
-//! memory stays in proportion to the input is for the caller to measure; package `fuzz` does.
+//! The promises: no input panics, none takes for ever, and what was read is written back as the same thing.
+//! That memory stays in proportion to the input is for the caller to measure; package `fuzz` does.
 
 use crate::drivers::{address, clients, fence, health_signal, ledger, storage};
 use crate::kafka;

@@ -71,7 +71,8 @@ pub enum Entry {
         /// Forward or undoing.
         direction: Direction,
     },
-    /// The run lives and has tried nothing of these intents, and will not: what it was decided on had grown old.
+    /// The run lives and has tried nothing of these intents, and will not: what it was decided on had grown
+    /// old.
     NotTried {
         /// The `seq` of every intent that is taken back.
         intents: Vec<u64>,
@@ -105,8 +106,8 @@ pub enum Entry {
     },
 }
 
-/// The intents that stand: of whatever they name, something may have been done. A fold over the records that needs no
-/// journal that makes sense.
+/// The intents that stand: of whatever they name, something may have been done. A fold over the records that
+/// needs no journal that makes sense.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Intents(Vec<Intent>);
 
@@ -195,9 +196,9 @@ impl EpochJournal {
         })
     }
 
-    /// Whether `claim` may follow this newest epoch: one that has ended, or one whose claimant is silent and that is
-    /// still exactly as its successor saw it. (Had it gone on, and even recovered the broker, the successor would
-    /// fence a host that is well.)
+    /// Whether `claim` may follow this newest epoch: one that has ended, or one whose claimant is silent and
+    /// that is still exactly as its successor saw it. (Had it gone on, and even recovered the broker, the
+    /// successor would fence a host that is well.)
     #[must_use]
     pub fn may_be_followed_by(&self, claim: &Claim) -> bool {
         match claim.succeeds {
@@ -206,8 +207,9 @@ impl EpochJournal {
         }
     }
 
-    /// How long the epoch has been open, as its records tell it: the times from each to the next, and to `now`, added up.
-    /// Where the claimant's wall clock was set back, what passed meanwhile is missing, and nothing else.
+    /// How long the epoch has been open, as its records tell it: the times from each to the next, and to
+    /// `now`, added up. Where the claimant's wall clock was set back, what passed meanwhile is missing, and
+    /// nothing else.
     #[must_use]
     pub fn open_for(&self, now: Timestamp) -> Duration {
         let times: Vec<Timestamp> = self.records.iter().map(|record| record.at).chain([now]).collect();

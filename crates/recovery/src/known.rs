@@ -1,15 +1,16 @@
 //! A ledger that is known, to an agent that is known to it.
 //!
-//! That a place answers does not make it the ledger: a directory whose mount is missing answers too, and is empty. So a
-//! ledger has an identity, which is written once (`understudy ledger init`), and every host keeps the one that it has used
-//! first in its state directory. And that an agent says a host's name does not make it that host: a copied configuration
-//! says it as well. So a host is its name *and* an instance, which is made once in its state directory; the first instance
-//! that says a name has it.
+//! That a place answers does not make it the ledger: a directory whose mount is missing answers too, and is
+//! empty. So a ledger has an identity, which is written once (`understudy ledger init`), and every host keeps
+//! the one that it has used first in its state directory. And that an agent says a host's name does not make
+//! it that host: a copied configuration says it as well. So a host is its name *and* an instance, which is
+//! made once in its state directory; the first instance that says a name has it.
 //!
 //! Every call asks for both first, at most once in [`TRUSTED_FOR`]. What does not fit is refused as
 //! [`LedgerError::Distrusted`], reads and writes alike.
 
 mod local;
+mod machine;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::local::{Local, random_id};
+pub use self::machine::{Machine, Met};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
@@ -180,41 +182,6 @@ fn unavailable(action: &str, source: impl Into<crate::ports::BoxError>) -> Ledge
     LedgerError::Unavailable { action: action.to_owned(), source: source.into() }
 }
 
-/// The ledger that a machine has used first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Met {
-    /// Its id.
-    pub id: String,
-    /// When this machine met it.
-    pub since: Timestamp,
-    /// Where that was, for people.
-    pub place: String,
-}
-
-/// What a machine keeps of itself and of its ledger, apart from the ledger.
-pub trait Machine: std::fmt::Debug + Send + Sync {
-    /// The ledger that this machine has met; `None` before the first one.
-    ///
-    /// # Errors
-    /// When it cannot be read. What is not understood is not overwritten.
-    fn met(&self) -> Result<Option<Met>, LedgerError>;
-    /// Keeps `identity` as the ledger of this machine.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    fn meet(&self, identity: &Identity, place: &str) -> Result<(), LedgerError>;
-    /// Which machine this is, among all that ever had its name; `None` where none was made yet.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    fn instance(&self) -> Result<Option<String>, LedgerError>;
-    /// The same, made now if there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
-    fn ensure_instance(&self) -> Result<String, LedgerError>;
-}
-
 /// Who uses a ledger.
 #[derive(Debug, Clone)]
 pub struct Member {
@@ -226,7 +193,8 @@ pub struct Member {
     pub homes: BTreeMap<BrokerId, HostName>,
     /// Where the ledger is, for people.
     pub place: String,
-    /// Whether it makes itself known, and keeps what it meets: agents and `guard` do, commands that only look do not.
+    /// Whether it makes itself known, and keeps what it meets: agents and `guard` do, commands that only look
+    /// do not.
     pub joins: bool,
 }
 
@@ -258,8 +226,8 @@ impl KnownLedger {
         self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a ledger that is not the one, and an agent that is not the one. `joins`: whether this host may make itself
-    /// known.
+    /// Refuses a ledger that is not the one, and an agent that is not the one. `joins`: whether this host may
+    /// make itself known.
     async fn ask(&self, joins: bool) -> Result<(), LedgerError> {
         let begun = Instant::now();
         let trusted = *self.trusted();

@@ -20,9 +20,9 @@ pub struct LedgerSignal {
 }
 
 impl LedgerSignal {
-    /// `homes`: the guarded brokers with the host that owns each until the ledger says otherwise. `listed`: what the
-    /// cluster lists. Of its brokers that are not guarded it matters on which hosts they are: who fences a host must know
-    /// what it carries.
+    /// `homes`: the guarded brokers with the host that owns each until the ledger says otherwise. `listed`:
+    /// what the cluster lists. Of its brokers that are not guarded it matters on which hosts they are: who
+    /// fences a host must know what it carries.
     #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
@@ -50,8 +50,8 @@ impl LedgerSignal {
         }
         let listed: Vec<BrokerId> = self.listed.borrow().keys().copied().collect();
         for broker in listed.into_iter().filter(|broker| !self.homes.contains_key(broker)) {
-            // One that was never taken over is at home, wherever that is. Of one whose journal is damaged it is not
-            // known where it is, and that is all it means here.
+            // One that was never taken over is at home, wherever that is. Of one whose journal is damaged it
+            // is not known where it is, and that is all it means here.
             match self.standing(broker, &HostName::from("(home)")).await {
                 Ok(standing) => drop(reading.others.insert(broker, standing.writers)),
                 Err(error @ LedgerError::Damaged { .. }) => {

@@ -5,9 +5,10 @@
 //!             (dated)   pure                    pure                pure         ports
 //! ```
 //!
-//! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure
-//! and gets the time as data. The world is behind [`ports`]; a driver is one file in `drivers`. Without the feature of that
-//! name there is everything but the drivers, Kafka's formats and the libraries of both: what a simulation needs.
+//! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure and
+//! gets the time as data. The world is behind [`ports`]; a driver is one file in `drivers`. Without the
+//! feature of that name there is everything but the drivers, Kafka's formats and the libraries of both: what
+//! a simulation needs.
 
 pub mod cycle;
 pub mod decide;

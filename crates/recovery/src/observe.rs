@@ -15,8 +15,8 @@ use crate::model::{
 
 pub use seen::{LedgerSeen, Observation, ProbeSeen, Seen, StorageSeen};
 
-/// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any time between: a few
-/// looks at it, of four a second.
+/// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any
+/// time between: a few looks at it, of four a second.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// Two readings of the ledger, or of a registration, that are further apart than this are not one look at it.
@@ -204,8 +204,8 @@ impl Board {
         self.distrusted = None;
     }
 
-    /// A peer's view without what it said of brokers before they stopped answering us: that an agent had an answer then is
-    /// no news, least of all if its host died with the broker's.
+    /// A peer's view without what it said of brokers before they stopped answering us: that an agent had an
+    /// answer then is no news, least of all if its host died with the broker's.
     fn still_so(&self, mut view: PeerView, said: Moment) -> PeerView {
         let failing = |id: &BrokerId| self.probes.get(id).and_then(|track| track.not_answering_since);
         view.brokers.retain(|id, saw| {
@@ -214,7 +214,8 @@ impl Board {
         view
     }
 
-    /// Whether the ledger says that a broker was recovered after these looks last saw it well: what they saw of its going was before.
+    /// Whether the ledger says that a broker was recovered after these looks last saw it well: what they saw
+    /// of its going was before.
     fn recovered_unseen(&self, broker: BrokerId) -> bool {
         let standing = self.ledger.as_ref().and_then(|(_, reading)| reading.brokers.get(&broker));
         let recovered = standing.and_then(LedgerStanding::recovered_in);
@@ -317,7 +318,8 @@ pub fn observe(
     }
 }
 
-/// Whether a broker's process on this host ended by itself, and was neither stopped nor replaced: see [`Seen::crashed`].
+/// Whether a broker's process on this host ended by itself, and was neither stopped nor replaced: see
+/// [`Seen::crashed`].
 fn crashed(board: &Board, broker: BrokerId, local: &LocalTrack) -> bool {
     let ended = local.since;
     let seen =

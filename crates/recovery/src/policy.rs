@@ -52,8 +52,8 @@ pub struct Policy {
     pub claim_silent_after: Duration,
     /// A broker of this host whose process ended is restarted in place after this long.
     pub restart_after: Duration,
-    /// A broker of this host that has not answered since this agent began may be booting: whoever starts it here, such as its unit, has
-    /// this long before the agent does.
+    /// A broker of this host that has not answered since this agent began may be booting: whoever starts it
+    /// here, such as its unit, has this long before the agent does.
     pub boot_patience: Duration,
     /// Restarts in place within `restart_window` before others take the broker over.
     pub restart_tries: usize,

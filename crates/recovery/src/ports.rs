@@ -147,10 +147,11 @@ pub trait Fence: Send + Sync {
     fn name(&self) -> &str;
     /// Fences `host`, and waits until the fence device confirms it.
     async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError>;
-    /// Reads back, anew, that `host` is fenced. Anything but a clear yes is an error that says what is missing.
+    /// Reads back, anew, that `host` is fenced. Anything but a clear yes is an error that says what is
+    /// missing.
     async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError>;
-    /// Lifts the fence, and waits until the fence device confirms it. Only `understudy rejoin` asks for it, after
-    /// the host has been checked.
+    /// Lifts the fence, and waits until the fence device confirms it. Only `understudy rejoin` asks for it,
+    /// after the host has been checked.
     async fn lift(&self, host: &HostName) -> Result<Note, StepError>;
     /// Whether the device answers at all, for `check`. Changes nothing.
     async fn check(&self, host: &HostName) -> Result<Note, StepError>;
@@ -158,8 +159,8 @@ pub trait Fence: Send + Sync {
     fn leaves_running(&self) -> bool {
         false
     }
-    /// Confirms that `host` itself does not run: a fence that leaves it running is followed by the next one that does not.
-    /// An error says what is missing.
+    /// Confirms that `host` itself does not run: a fence that leaves it running is followed by the next one
+    /// that does not. An error says what is missing.
     async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
         if self.leaves_running() {
             let (action, why) = (format!("stop {host}"), "it denies the storage, and no more".to_owned());
@@ -191,21 +192,23 @@ pub trait Storage: Send + Sync {
     fn name(&self) -> &'static str;
     /// Ensures that the log dirs are there, and that they are what is configured. Writes nothing.
     async fn attach(&self, epoch: Epoch) -> Result<Note, StepError>;
-    /// Undoes `attach`. `Ok` also means that nothing which this host has not written yet comes to the log dirs later.
+    /// Undoes `attach`. `Ok` also means that nothing which this host has not written yet comes to the log
+    /// dirs later.
     async fn release(&self) -> Result<Note, StepError>;
-    /// Takes off what is still mounted of the log dirs, and lets nobody in or out. For `rejoin`: while this host's fence
-    /// stands, what it has not written yet goes nowhere.
+    /// Takes off what is still mounted of the log dirs, and lets nobody in or out. For `rejoin`: while this
+    /// host's fence stands, what it has not written yet goes nowhere.
     async fn withdraw(&self) -> Result<Note, StepError>;
-    /// Which of the log dirs' locks are held, asked anew of the storage. Takes none, and makes no file: one that is not there
-    /// is free. An error: nobody knows, for instance because the server answers nobody in its grace period.
+    /// Which of the log dirs' locks are held, asked anew of the storage. Takes none, and makes no file: one
+    /// that is not there is free. An error: nobody knows, for instance because the server answers nobody in
+    /// its grace period.
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError>;
-    /// Breaks the locks that are held in the log dirs, once every possible writer is proven unable to write. Asked only of
-    /// storage that can, see [`crate::model::Locks::broken`].
+    /// Breaks the locks that are held in the log dirs, once every possible writer is proven unable to write.
+    /// Asked only of storage that can, see [`crate::model::Locks::broken`].
     async fn break_locks(&self) -> Result<Note, StepError>;
     /// Whether a takeover could attach, for `check`. Changes nothing.
     async fn check(&self) -> Result<Note, StepError>;
-    /// What becomes of a file in the log dirs that is unlinked while it is open, for `check`. Asked on the broker's owner
-    /// only: it writes a small file, and removes it.
+    /// What becomes of a file in the log dirs that is unlinked while it is open, for `check`. Asked on the
+    /// broker's owner only: it writes a small file, and removes it.
     async fn unlinks(&self) -> Result<Note, StepError>;
 }
 
@@ -214,19 +217,22 @@ pub trait Storage: Send + Sync {
 pub trait Address: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
-    /// Ensures that the address is on this host and that the neighbours know. The note says [`PLACED`](crate::model::PLACED) if it was not here before.
+    /// Ensures that the address is on this host and that the neighbours know. The note says
+    /// [`PLACED`](crate::model::PLACED) if it was not here before.
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
-    /// Once the address is here, resets what connections clients still have to its last owner, as far as they are known. One
-    /// to this host goes on.
+    /// Once the address is here, resets what connections clients still have to its last owner, as far as they
+    /// are known. One to this host goes on.
     async fn reset_clients(&self) -> Result<Note, StepError>;
     /// Undoes `acquire`, and ends the defence.
     async fn release(&self) -> Result<Note, StepError>;
     /// Whether the address is on this host.
     async fn here(&self) -> Result<bool, StepError>;
-    /// Which other host on the link says that it has the address, by its hardware address; `None` if none answers.
+    /// Which other host on the link says that it has the address, by its hardware address; `None` if none
+    /// answers.
     async fn holder(&self) -> Result<Option<String>, StepError>;
-    /// Goes on, in the background and until [`Self::release`], to answer everybody else who says to have the address by telling the
-    /// neighbours again that it is here. Repeating it is harmless. Only the owner's agent asks for it.
+    /// Goes on, in the background and until [`Self::release`], to answer everybody else who says to have the
+    /// address by telling the neighbours again that it is here. Repeating it is harmless. Only the owner's
+    /// agent asks for it.
     async fn defend(&self) -> Result<(), StepError>;
     /// Whether a takeover could move the address here, for `check`. Changes nothing.
     async fn check(&self) -> Result<Note, StepError>;
@@ -257,23 +263,25 @@ pub trait BrokerHost: Send + Sync {
     fn name(&self) -> &'static str;
     /// Writes the configuration Kafka will be started with.
     async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError>;
-    /// Compares cluster id, node id and directory ids of every log dir with what they must be. Writes nothing.
+    /// Compares cluster id, node id and directory ids of every log dir with what they must be. Writes
+    /// nothing.
     ///
     /// `cluster_id` is what the cluster itself says, where known.
     async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError>;
-    /// Ensures that the broker runs: starts it once, or adopts the one that runs. `proofs`: one for every host
-    /// that may have been writing; at least one.
+    /// Ensures that the broker runs: starts it once, or adopts the one that runs. `proofs`: one for every
+    /// host that may have been writing; at least one.
     async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError>;
     /// What the broker's process does now.
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError>;
     /// Stops the broker cleanly (SIGTERM) and waits until it is gone. Never kills.
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
-    /// Ends Kafka by SIGKILL, if the broker's process is still the very one that [`Self::state`] called `pid`, and waits until
-    /// nothing of it is left. Only for a broker that serves without a registration: it does not end by itself, nor when it is
-    /// asked to (measured on 3.9.2 and 4.3.1).
+    /// Ends Kafka by SIGKILL, if the broker's process is still the very one that [`Self::state`] called
+    /// `pid`, and waits until nothing of it is left. Only for a broker that serves without a registration: it
+    /// does not end by itself, nor when it is asked to (measured on 3.9.2 and 4.3.1).
     async fn kill(&self, broker: BrokerId, pid: i32, limit: Duration) -> Result<Note, StepError>;
-    /// Ends by SIGKILL the very processes that are seen to run this broker on this host, whoever started them, and waits until
-    /// nothing of them is left. Only for a host that is proven unable to write to the broker's log dirs, and is not to have it back.
+    /// Ends by SIGKILL the very processes that are seen to run this broker on this host, whoever started
+    /// them, and waits until nothing of them is left. Only for a host that is proven unable to write to the
+    /// broker's log dirs, and is not to have it back.
     async fn end_fenced(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
     /// Proves that no Kafka of this broker runs on this host, but for one that this very epoch started.
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
@@ -330,8 +338,8 @@ pub trait Cluster: Send + Sync {
     async fn id(&self) -> Result<String, StepError>;
     /// How `broker` stands, told by a broker other than it.
     async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
-    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked of the other
-    /// brokers tell it, and none of them otherwise. An error if that cannot be known.
+    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked
+    /// of the other brokers tell it, and none of them otherwise. An error if that cannot be known.
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError>;
     /// Every partition's replicas and ISR.
     async fn partitions(&self) -> Result<PartitionView, StepError>;
@@ -391,8 +399,8 @@ pub enum LedgerError {
     },
 }
 
-/// A small text in the ledger that is written by compare-and-set: which ledger it is, who has a host's name, where a
-/// broker's home is.
+/// A small text in the ledger that is written by compare-and-set: which ledger it is, who has a host's name,
+/// where a broker's home is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// Counts what was written to the cell, from 1.
@@ -406,18 +414,19 @@ pub struct Cell {
 pub trait Ledger: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
-    /// Returns once everything that anybody was told is written before this call is in what this ledger reads after
-    /// it. Reading alone promises less: a member of a quorum that was cut off or frozen may believe for a while that
-    /// it still leads, and tell an old state. Decisions may do with that, because the claim finds out. Whoever acts
-    /// on what was read alone (`guard`, `rejoin`, a host that hands over) asks for this first.
+    /// Returns once everything that anybody was told is written before this call is in what this ledger reads
+    /// after it. Reading alone promises less: a member of a quorum that was cut off or frozen may believe for
+    /// a while that it still leads, and tell an old state. Decisions may do with that, because the claim
+    /// finds out. Whoever acts on what was read alone (`guard`, `rejoin`, a host that hands over) asks for
+    /// this first.
     async fn sync(&self) -> Result<(), LedgerError>;
     /// The newest epoch of a broker with its journal; `None` before the first takeover.
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError>;
     /// Every epoch of a broker, oldest first.
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError>;
-    /// Wins `claim.plan.epoch`, by compare-and-set on the newest epoch, or says who has it. The claim
-    /// becomes the first record of the epoch's journal, in one piece with the winning. An epoch that is open may
-    /// only be followed as [`EpochJournal::may_be_followed_by`] says.
+    /// Wins `claim.plan.epoch`, by compare-and-set on the newest epoch, or says who has it. The claim becomes
+    /// the first record of the epoch's journal, in one piece with the winning. An epoch that is open may only
+    /// be followed as [`EpochJournal::may_be_followed_by`] says.
     async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError>;
     /// Adds entries to an epoch's journal, durably and in order, unless a newer epoch exists.
     async fn append(
@@ -438,8 +447,8 @@ pub trait Ledger: Send + Sync {
     async fn orders(&self) -> Result<Orders, LedgerError>;
     /// What a cell holds; `None` if nothing was ever written to it.
     async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError>;
-    /// Writes a cell, durably, if its newest version is the one before `cell.version`. Returns what the cell holds then:
-    /// `cell`, or what somebody else wrote first.
+    /// Writes a cell, durably, if its newest version is the one before `cell.version`. Returns what the cell
+    /// holds then: `cell`, or what somebody else wrote first.
     async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError>;
     /// Whether the ledger can be read and written, for `check`.
     async fn check(&self) -> Result<Note, LedgerError>;

@@ -50,8 +50,8 @@ pub struct Progress {
     plan: Plan,
     forward: Vec<Status>,
     back: Vec<Status>,
-    /// Steps that were ever begun. Unlike a status it outlives a crash: what a run that died has done to the world is
-    /// still done.
+    /// Steps that were ever begun. Unlike a status it outlives a crash: what a run that died has done to the
+    /// world is still done.
     begun: Intents,
     /// Steps that said to have put something here that was not here before.
     placed: BTreeSet<usize>,
@@ -186,9 +186,9 @@ impl Progress {
         }
     }
 
-    /// What a run left half-way is pending again, but for what must not be repeated. A proof is worth
-    /// nothing after a crash, so it is made anew as long as Kafka may still have to be started; so is what a host has lost that
-    /// was switched off in between.
+    /// What a run left half-way is pending again, but for what must not be repeated. A proof is worth nothing
+    /// after a crash, so it is made anew as long as Kafka may still have to be started; so is what a host has
+    /// lost that was switched off in between.
     fn resumed(&mut self) {
         let started = self.start_is_done();
         for (index, (_, step)) in self.plan.steps().enumerate() {
@@ -293,7 +293,8 @@ impl Progress {
         if at.on_failure(own) == OnFailure::Stuck || (!own && self.may_have_started()) {
             return Next::Finish(Outcome::Stuck { at: at.name().to_owned(), why });
         }
-        // A host that owned the broker before keeps what it had, and gives up what this takeover has put there.
+        // A host that owned the broker before keeps what it had, and gives up what this takeover has put
+        // there.
         let ours = |i: &usize| !own || (self.placed.contains(i) && !self.may_have_started());
         let undo = self.plan.steps().enumerate().filter(|(i, (_, step))| {
             ours(i)
@@ -334,8 +335,9 @@ impl LedgerStanding {
 
     /// Where a broker stands after one more epoch.
     ///
-    /// The new host owns the broker as soon as its Kafka *may* have been started. Until then the owner is whoever
-    /// it was before: what the plan took for the owner was read before the claim, and may be older than that.
+    /// The new host owns the broker as soon as its Kafka *may* have been started. Until then the owner is
+    /// whoever it was before: what the plan took for the owner was read before the claim, and may be older
+    /// than that.
     #[must_use]
     pub fn then(mut self, journal: &EpochJournal) -> Self {
         let Claim { by, plan, cause, .. } = &journal.claim;
@@ -392,8 +394,9 @@ impl LedgerStanding {
     }
 }
 
-/// Whether any step was begun, and whether the start of Kafka was. Told by the intents alone, which also a journal
-/// that makes no sense has: nobody withdraws what such a journal has begun, and whoever resumes it gets the error.
+/// Whether any step was begun, and whether the start of Kafka was. Told by the intents alone, which also a
+/// journal that makes no sense has: nobody withdraws what such a journal has begun, and whoever resumes it
+/// gets the error.
 fn begun(journal: &EpochJournal) -> (bool, bool) {
     Intents::of(&journal.records).steps().fold((false, false), |(_, started), step| {
         let step = journal.claim.plan.step(step).map(|(_, step)| step);
@@ -430,8 +433,8 @@ fn fences(journal: &EpochJournal) -> BTreeMap<HostName, FencedIn> {
     fences
 }
 
-/// How long each phase took: from its first `Started` to its last result, and detection and claim before. A step that
-/// outlasts its phase does not count.
+/// How long each phase took: from its first `Started` to its last result, and detection and claim before. A
+/// step that outlasts its phase does not count.
 #[must_use]
 pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
     let claim = &journal.claim;

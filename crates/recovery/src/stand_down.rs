@@ -1,7 +1,8 @@
-//! What a host that is fenced does about a broker that another one has: it ends what is left of it and gives the address up.
+//! What a host that is fenced does about a broker that another one has: it ends what is left of it and gives
+//! the address up.
 //!
-//! This is the one SIGKILL of a Kafka that may well live: it is proven unable to write, so nothing acknowledged can come of it any
-//! more, and it answers clients that the new owner is there for.
+//! This is the one SIGKILL of a Kafka that may well live: it is proven unable to write, so nothing
+//! acknowledged can come of it any more, and it answers clients that the new owner is there for.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::event::{Event, What};
 use crate::model::{BrokerId, Epoch, HostName, LedgerStanding};
 use crate::ports::{LedgerError, Ports, StepError};
 
-/// How long a killed Kafka may take to be gone. One that hangs in a write to storage that is denied may take for ever.
+/// How long a killed Kafka may take to be gone. One that hangs in a write to storage that is denied may take
+/// for ever.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a broker was not let go of.
@@ -23,12 +25,12 @@ pub enum StandDownError {
     Ledger(#[from] LedgerError),
 }
 
-/// Ends what is left of `broker` on this host and gives its address up, if the ledger says now, and not only when it was decided,
-/// that this host is out by `epoch`. `home` owns the broker before its first epoch.
+/// Ends what is left of `broker` on this host and gives its address up, if the ledger says now, and not only
+/// when it was decided, that this host is out by `epoch`. `home` owns the broker before its first epoch.
 ///
 /// # Errors
-/// When another process of this host works at the broker, something could not be ended or released, or the ledger fails. It is
-/// tried again while it is so.
+/// When another process of this host works at the broker, something could not be ended or released, or the
+/// ledger fails. It is tried again while it is so.
 pub async fn stand_down(
     ports: &Ports,
     (here, home): (&HostName, &HostName),

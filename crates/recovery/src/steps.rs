@@ -23,8 +23,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Failed looks at the process in a row (five seconds) before a person is asked.
 const LOOKS_UNSEEN: u32 = 50;
 
-/// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker. Longer
-/// than it gives Kafka itself.
+/// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker.
+/// Longer than it gives Kafka itself.
 const RELEASED_WITHIN: Duration = Duration::from_secs(150);
 
 /// What a run knows beside its journal. None of it survives a crash, on purpose.
@@ -146,8 +146,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// That nothing of the broker runs on this host was seen some steps ago, and whoever starts Kafka here may have done so since. So
-    /// that proof is made anew, right before the start.
+    /// That nothing of the broker runs on this host was seen some steps ago, and whoever starts Kafka here
+    /// may have done so since. So that proof is made anew, right before the start.
     async fn look_here_again(
         &self,
         broker: BrokerId,
@@ -165,8 +165,8 @@ impl<'a> Context<'a> {
     /// Waits for the old owner's word in the ledger.
     async fn await_release(&self, broker: BrokerId, host: &HostName) -> Result<Proof, StepError> {
         let clock = &self.ports.clock;
-        // Counted from the claim, so that a crash and a resume do not begin to wait anew; and since this run began by the
-        // clock that does not jump.
+        // Counted from the claim, so that a crash and a resume do not begin to wait anew; and since this run
+        // began by the clock that does not jump.
         let (before, begun) = self.open;
         loop {
             let read = self.ports.ledger.orders().await;
@@ -257,8 +257,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What a person must be told of partitions that nobody else has a replica of. A host that was fenced took with it what
-    /// its kernel had not written to storage; a process that died on a host which lives did not.
+    /// What a person must be told of partitions that nobody else has a replica of. A host that was fenced
+    /// took with it what its kernel had not written to storage; a process that died on a host which lives did
+    /// not.
     fn lost(&self, alone: usize) -> String {
         let fenced = self.plan.steps().any(|(_, step)| matches!(step, Step::Fence { .. }));
         if alone == 0 || !fenced {

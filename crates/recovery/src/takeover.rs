@@ -32,8 +32,8 @@ pub enum TakeoverError {
     Unfinished(BrokerId, #[source] ExecuteError),
 }
 
-/// Claims the plan's epoch and carries the plan out. `succeeds`: the open epoch of a silent claimant, which this
-/// claim takes over from. `decided`: when an agent decided it; `None` if a person did.
+/// Claims the plan's epoch and carries the plan out. `succeeds`: the open epoch of a silent claimant, which
+/// this claim takes over from. `decided`: when an agent decided it; `None` if a person did.
 ///
 /// # Errors
 /// When another process or host has it, the decision is too old, or the ledger fails.
@@ -58,7 +58,8 @@ pub async fn take_over(
     };
     let (from, fault_at) = (claim.plan.from.clone(), claim.plan.fault_at);
     emit(ports, &claim, What::Claimed { from, fault_at });
-    // Not so: the claim stands untouched in the ledger, and the evidence of that time says what becomes of it.
+    // Not so: the claim stands untouched in the ledger, and the evidence of that time says what becomes of
+    // it.
     fresh(ports, broker, decided)?;
     let journal = EpochJournal { broker, epoch: claim.plan.epoch, claim, records: vec![record] };
     carry_out(ports, &host, journal, decided).await
@@ -82,8 +83,8 @@ fn fresh(ports: &Ports, broker: BrokerId, decided: Option<Moment>) -> Result<(),
     if age > DECIDED_WITHIN { Err(TakeoverError::Outdated(broker, age)) } else { Ok(()) }
 }
 
-/// Carries on with the takeover of `broker` that `host` left unfinished. `decided`: when an agent decided so; `None`
-/// if a person did. What has been touched is carried on however old the decision is.
+/// Carries on with the takeover of `broker` that `host` left unfinished. `decided`: when an agent decided so;
+/// `None` if a person did. What has been touched is carried on however old the decision is.
 ///
 /// # Errors
 /// When another process has it, there is none, the decision is too old, or the ledger fails.
@@ -117,8 +118,8 @@ pub async fn withdraw(ports: &Ports, host: &HostName, broker: BrokerId) -> Resul
 /// How long Kafka may take to stop cleanly. It is never killed.
 const STOPS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Stops `broker` on this host and releases what belongs to it, for the switchover of `epoch`, and says so in the
-/// ledger. Nothing is done unless that epoch is still open.
+/// Stops `broker` on this host and releases what belongs to it, for the switchover of `epoch`, and says so in
+/// the ledger. Nothing is done unless that epoch is still open.
 ///
 /// # Errors
 /// When another process of this host works at the broker, something could not be stopped or released, or the

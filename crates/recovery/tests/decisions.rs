@@ -28,7 +28,8 @@ fn seconds(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
 }
 
-/// Everything was well until second 100; from then on `down` come out as given, and are looked at until `until`.
+/// Everything was well until second 100; from then on `down` come out as given, and are looked at until
+/// `until`.
 fn board(down: &BTreeMap<BrokerId, ProbeOutcome>, until: u64) -> Board {
     let mut board = Board::default();
     for now in 90..=until {
@@ -84,7 +85,8 @@ fn a_host_is_not_fenced_either_while_a_broker_answers_there_that_the_list_lacks(
     assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
 }
 
-/// It claimed the other broker, for a switchover say, and died before it meant to start it: what answers is not on that host.
+/// It claimed the other broker, for a switchover say, and died before it meant to start it: what answers is
+/// not on that host.
 #[test]
 fn a_host_is_fenced_though_it_once_claimed_a_broker_that_answers_elsewhere() {
     let decided = |until| {
@@ -142,7 +144,8 @@ fn time_in_which_nobody_looked_proves_nothing() {
     assert!(matches!(decision, Decision::Suspect { .. }), "{decision:?}");
 }
 
-/// What was looked at around the end of a process, in milliseconds; it was first seen to have ended at [`ENDED`].
+/// What was looked at around the end of a process, in milliseconds; it was first seen to have ended at
+/// [`ENDED`].
 #[derive(Clone, Copy)]
 struct Looks {
     /// When it was last seen to run.
@@ -199,8 +202,8 @@ fn only_a_process_that_was_seen_to_end_and_is_heard_no_more_has_crashed() {
     }
 }
 
-/// What was looked at around the going of broker 1, in milliseconds: every half second at the list, every quarter at its listener, but
-/// for a window in which nobody was seen at all.
+/// What was looked at around the going of broker 1, in milliseconds: every half second at the list, every
+/// quarter at its listener, but for a window in which nobody was seen at all.
 #[derive(Clone, Copy)]
 struct Going {
     /// It answers no more from here on.

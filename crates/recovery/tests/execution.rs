@@ -208,7 +208,8 @@ async fn a_crash_at_any_write_and_a_resume_end_like_no_crash() {
     }
 }
 
-/// The crash was a loss of power: whatever write it was at, what stood in the journal as done is gone from the host.
+/// The crash was a loss of power: whatever write it was at, what stood in the journal as done is gone from
+/// the host.
 #[tokio::test(start_paused = true)]
 async fn a_loss_of_power_before_the_start_and_a_resume_end_with_address_and_storage() {
     let mut lost = 0;

@@ -14,7 +14,8 @@ use recovery::ports::Clock;
 use recovery::takeover::take_over;
 use recovery::testing::{BROKER, Fault, World};
 
-/// As `dead_broker`, of a host that lives on behind a fence of its storage and answers for the address until `answers` from now.
+/// As `dead_broker`, of a host that lives on behind a fence of its storage and answers for the address until
+/// `answers` from now.
 async fn lives_on(world: &World, answers: Duration) -> Plan {
     let mut plan = dead_broker(world).await;
     let topology = Topology { outlive: ["kafka-1".into()].into(), ..World::topology() };

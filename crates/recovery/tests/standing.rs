@@ -99,7 +99,8 @@ fn what_a_claimant_adds_after_it_was_succeeded_is_void() {
 
 #[test]
 fn the_owner_is_not_what_a_plan_took_for_it() {
-    // The plan of the contract says `kafka-1`: it was made before anybody owned it, and is older than the claim.
+    // The plan of the contract says `kafka-1`: it was made before anybody owned it, and is older than the
+    // claim.
     let first =
         journal(claim(1, 1, "a"), &[started(0), done(0, 1), started(START), done(START, 1), recovered()]);
     let standing = after(&[first, journal(claim(1, 2, "b"), &[abandoned()])]);

@@ -86,7 +86,8 @@ pub fn planted(seed: u64, bug: Bug) -> Scenario {
         Bug::BlindAppend => {
             let mut event = |at, lasts, what| scenario.events.push(Timed { at, lasts, what });
             event(QUIET, 0, Fault::HostDies(0));
-            // A claimant writes seldom: windows enough that one of them meets a write, and is over when that lands.
+            // A claimant writes seldom: windows enough that one of them meets a write, and is over when that
+            // lands.
             let begun = QUIET + rng.between(1_500, 4_500);
             for window in 0..8 {
                 let at = begun + window * 4_000;

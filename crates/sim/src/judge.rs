@@ -1,4 +1,5 @@
-//! How a run has ended: every broker recovered, or not acted upon for a reason that is true, or left to a person.
+//! How a run has ended: every broker recovered, or not acted upon for a reason that is true, or left to a
+//! person.
 
 use std::collections::BTreeSet;
 

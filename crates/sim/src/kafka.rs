@@ -1,4 +1,5 @@
-//! What goes on without any agent: hosts boot, Kafka registers, recovers and serves, the controller counts sessions.
+//! What goes on without any agent: hosts boot, Kafka registers, recovers and serves, the controller counts
+//! sessions.
 
 use crate::scenario::{Bug, LedgerFault, Ms, Node};
 use crate::world::{Phase, Registration, State, self_name};
@@ -54,7 +55,8 @@ impl State {
         }
     }
 
-    /// A host that is back asks its neighbours for theirs, and they learn its addresses by that: all that it still has.
+    /// A host that is back asks its neighbours for theirs, and they learn its addresses by that: all that it
+    /// still has.
     fn speaks_again(&mut self, host: usize) {
         let away = self.host_frozen(host) || !self.reaches(Node::Host(host), Node::Controllers);
         let back = !away && self.hosts[host].was_away && self.hosts[host].on;

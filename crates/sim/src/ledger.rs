@@ -389,8 +389,8 @@ impl Ledger for Agent {
         .await
     }
 
-    /// As fast as ever where reads are slow: a claim that waits for it is written late, touches nobody and is withdrawn, and
-    /// the rules count from here.
+    /// As fast as ever where reads are slow: a claim that waits for it is written late, touches nobody and is
+    /// withdrawn, and the rules count from here.
     async fn cell(&self, name: &str) -> Result<Option<Cell>, LedgerError> {
         self.awake().await;
         let lost = self.fate(&self.world.state());

@@ -1,4 +1,5 @@
-//! The promises, held against the world's own truth at the moment of every act. What agents believe is not asked.
+//! The promises, held against the world's own truth at the moment of every act. What agents believe is not
+//! asked.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,8 @@ use crate::ledger::fence_is_proven;
 use crate::scenario::Ms;
 use crate::world::{Phase, State};
 
-/// A broker that has been well for this long, from where the agent looks, is healthy to it: evidence counts for 3 s,
-/// a probe is made every half second, and clocks may be 5 % off.
+/// A broker that has been well for this long, from where the agent looks, is healthy to it: evidence counts
+/// for 3 s, a probe is made every half second, and clocks may be 5 % off.
 const WELL: Ms = 4_000;
 
 /// A host that has been denied its storage for this long has read so in the ledger, if it reads it at all.
@@ -22,12 +23,13 @@ const READ_WITHIN: Ms = 15_000;
 /// From the end of standing still to the call that was about to be made: a step of the world, and a moment.
 const ONE_CALL: Ms = 600;
 
-/// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off, whatever stood
-/// still in between.
+/// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off,
+/// whatever stood still in between.
 const WELL_SINCE_DECISION: Ms = WELL + 5_500;
 
 impl Agent {
-    /// A healthy broker is not claimed, and no host is to be fenced that carries one, unless a person said so.
+    /// A healthy broker is not claimed, and no host is to be fenced that carries one, unless a person said
+    /// so.
     pub(crate) fn check_claim(&self, claim: &Claim) {
         let mut state = self.world.state();
         state.track_health();
@@ -43,7 +45,8 @@ impl Agent {
             let what = format!("{name} claims broker {}, and was fenced for it", broker + 1);
             state.violate("a fenced host claims nothing", &what);
         }
-        // Whoever stood still on its way to this write makes it when it goes on, touches nobody, and withdraws.
+        // Whoever stood still on its way to this write makes it when it goes on, touches nobody, and
+        // withdraws.
         let just_woke = self.went_on(&state);
         if !just_woke && state.well_for(broker, self.host, WELL) && !claim.plan.stages.is_empty() {
             let what = format!("host {} claims broker {}, which is well", self.host, broker + 1);
@@ -85,8 +88,8 @@ impl Agent {
         }
     }
 
-    /// The fence must not meet a healthy broker either, unless it got well while it was on its way, or an agent
-    /// carries on with what was decided before it died.
+    /// The fence must not meet a healthy broker either, unless it got well while it was on its way, or an
+    /// agent carries on with what was decided before it died.
     pub(crate) fn check_fence(&self, target: usize, epoch: Epoch) {
         let mut state = self.world.state();
         state.track_health();
@@ -118,8 +121,9 @@ impl Agent {
         }
     }
 
-    /// Who stood still between its look and its call makes that call when it goes on. Where its storage alone was denied it can do so, and
-    /// harms nobody: the storage refuses it, and the owner defends the address. It does no more: the ledger refuses it next.
+    /// Who stood still between its look and its call makes that call when it goes on. Where its storage alone
+    /// was denied it can do so, and harms nobody: the storage refuses it, and the owner defends the address.
+    /// It does no more: the ledger refuses it next.
     fn goes_on_behind_its_fence(&self, state: &State) -> bool {
         state.hosts[self.host].denied && self.went_on(state)
     }

@@ -20,8 +20,8 @@ use crate::world::World;
 
 /// How often the world goes on by itself.
 const STEP: Ms = 250;
-/// How long after the last fault has healed everything must have come to an end: a claimant that stands still must fall
-/// silent, be succeeded, fenced and its broker started, and two more must have had their turns.
+/// How long after the last fault has healed everything must have come to an end: a claimant that stands still
+/// must fall silent, be succeeded, fenced and its broker started, and two more must have had their turns.
 const SETTLES_WITHIN: Ms = 200_000;
 /// An end must last this long to count.
 const LASTING: Ms = 3_000;
@@ -58,8 +58,8 @@ pub fn run(scenario: &Scenario, traced: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
         Ok(runtime) => runtime.block_on(async {
-            // Timers count whole milliseconds since the runtime began. A run that begins between two of them would
-            // not be the same twice.
+            // Timers count whole milliseconds since the runtime began. A run that begins between two of them
+            // would not be the same twice.
             tokio::time::sleep(Duration::from_millis(1)).await;
             Run::new(scenario, traced).play().await
         }),
@@ -142,8 +142,8 @@ impl Run {
         }
     }
 
-    /// When the last fault is over, those that began late and the agents' own deaths included. What waits for an act that
-    /// never comes is no fault.
+    /// When the last fault is over, those that began late and the agents' own deaths included. What waits for
+    /// an act that never comes is no fault.
     fn healed_at(&self) -> Ms {
         let state = self.world.state();
         let last_event = self.scenario.events.iter().map(|e| e.at).max().unwrap_or_default() + 3_000;

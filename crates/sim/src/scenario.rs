@@ -1,4 +1,5 @@
-//! What a run is made of: a cluster, and what goes wrong in it and when. Plain data, so that it can be shrunk.
+//! What a run is made of: a cluster, and what goes wrong in it and when. Plain data, so that it can be
+//! shrunk.
 
 use std::fmt;
 
@@ -90,7 +91,8 @@ pub enum Bug {
     FalseAlarm,
     /// Agents never act.
     Paralysis,
-    /// A Kafka that has not opened its log dirs yet is seen by nobody on its host, and no agent is patient with a boot.
+    /// A Kafka that has not opened its log dirs yet is seen by nobody on its host, and no agent is patient
+    /// with a boot.
     BlindToBoots,
     /// Nobody looks whether another host answers for an address, and no owner defends its own.
     AddressUndefended,
@@ -100,7 +102,8 @@ pub enum Bug {
     OldDecision,
     /// The ledger's readings do not say that a takeover removed the registration itself.
     OwnRemovalIsStop,
-    /// Agents take it for a clean stop that a broker was listed as long as it answered, however long nobody looked since.
+    /// Agents take it for a clean stop that a broker was listed as long as it answered, however long nobody
+    /// looked since.
     BlindStop,
     /// The ledger takes an append into a journal that has gone on since it was asked for.
     BlindAppend,
@@ -201,7 +204,8 @@ pub enum Fault {
     KafkaHangs(usize),
     /// Somebody stops Kafka cleanly.
     KafkaStops(usize),
-    /// The registration of a broker goes, whatever the broker does: a request came late, or a person sent it. Made by tests only, as yet.
+    /// The registration of a broker goes, whatever the broker does: a request came late, or a person sent it.
+    /// Made by tests only, as yet.
     Unregistered(usize),
     /// So many of Kafka's next starts end before it registers.
     StartsFail(usize, u64),

@@ -15,8 +15,8 @@ use crate::ledger::Book;
 use crate::rng::Rng;
 use crate::scenario::{Bug, Device, FenceKind, Frozen, LedgerFault, Ms, Node, Scenario, Write};
 
-/// One simulated second is a fifth of one of the runtime's, in which an agent's ticks are counted: so it decides
-/// twice a simulated second, and a run takes a fifth of the work.
+/// One simulated second is a fifth of one of the runtime's, in which an agent's ticks are counted: so it
+/// decides twice a simulated second, and a run takes a fifth of the work.
 pub(crate) const SCALE: u32 = 5;
 
 /// From the start of Kafka to its first try to register.
@@ -114,9 +114,11 @@ pub(crate) struct Broker {
     pub(crate) starts_fail: u64,
     /// The host whose death left a lock in its log dirs, and until when the storage keeps it.
     pub(crate) locked: Option<(usize, Ms)>,
-    /// A person stopped it, and none was started since. An agent that did so for a switchover meant it to run elsewhere.
+    /// A person stopped it, and none was started since. An agent that did so for a switchover meant it to run
+    /// elsewhere.
     pub(crate) stopped: bool,
-    /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was taken over from.
+    /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was
+    /// taken over from.
     pub(crate) holders: BTreeSet<usize>,
     /// Kafka's unit starts it at home then, if guard still allows it.
     pub(crate) unit_starts_at: Option<(Ms, usize)>,
@@ -401,7 +403,8 @@ impl State {
         }
     }
 
-    /// A client of the storage that is gone without a word keeps its locks until its lease ends. A fence by the storage breaks them.
+    /// A client of the storage that is gone without a word keeps its locks until its lease ends. A fence by
+    /// the storage breaks them.
     fn leave_lock(&mut self, broker: usize, host: usize) {
         let (until, denied) = (self.now + self.setup.lease, self.hosts[host].denied);
         let broker = &mut self.brokers[broker];

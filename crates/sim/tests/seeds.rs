@@ -17,9 +17,10 @@ fn a_pasted_seed() {
     assert!(report.violation.is_none(), "{}\n{:?}", shown(), report.violation);
 }
 
-/// Each broke a promise once: a standby took a second broker over beside its own claim, and the first one's home fenced
-/// it; a wall clock that jumped back kept a claimant waiting, and one that had died meanwhile; a takeover that nobody saw in `status`. What a seed makes may
-/// change with the generator; then these are seeds like any other.
+/// Each broke a promise once: a standby took a second broker over beside its own claim, and the first one's
+/// home fenced it; a wall clock that jumped back kept a claimant waiting, and one that had died meanwhile; a
+/// takeover that nobody saw in `status`. What a seed makes may change with the generator; then these are
+/// seeds like any other.
 #[test]
 fn seeds_that_failed_once() {
     for seed in [59_648, 210_726, 244_468, 285_032, 404_123, 511_221, 613_198, 805_883] {
@@ -28,8 +29,8 @@ fn seeds_that_failed_once() {
     }
 }
 
-/// A seed with everything written out but its latencies, so that it stays what it is when the generator changes. Agents run on
-/// every host, and every fence is a power switch.
+/// A seed with everything written out but its latencies, so that it stays what it is when the generator
+/// changes. Agents run on every host, and every fence is a power switch.
 fn pinned(seed: u64, (brokers, standbys, max_brokers): (usize, usize, usize), drift: &[i64]) -> Scenario {
     Scenario {
         seed,
@@ -54,8 +55,8 @@ fn keeps_every_promise(scenario: &Scenario) -> Vec<String> {
     report.transcript
 }
 
-/// The claim goes through a slow ledger, and the standby stands still while it journals the fence's intent. When it goes on, its
-/// decision is 20 s old and the suspect is back.
+/// The claim goes through a slow ledger, and the standby stands still while it journals the fence's intent.
+/// When it goes on, its decision is 20 s old and the suspect is back.
 #[test]
 fn a_decision_that_has_grown_old_fences_nobody() {
     let events = vec![
@@ -70,8 +71,8 @@ fn a_decision_that_has_grown_old_fences_nobody() {
     assert!(!transcript.iter().any(|line| line.contains("the fence of host 2 takes effect")));
 }
 
-/// A standby that serves broker 2 stands still before it starts broker 4. The other standby reads an old broker list, which lacks
-/// broker 2; an answer is enough to leave that host alone.
+/// A standby that serves broker 2 stands still before it starts broker 4. The other standby reads an old
+/// broker list, which lacks broker 2; an answer is enough to leave that host alone.
 #[test]
 fn a_host_with_a_broker_that_answers_is_not_fenced_whatever_the_list_says() {
     let events = vec![
@@ -86,7 +87,8 @@ fn a_host_with_a_broker_that_answers_is_not_fenced_whatever_the_list_says() {
     assert!(!transcript.iter().any(|line| line.contains("the fence of host 4 takes effect")));
 }
 
-/// A person acknowledges, and then the standby's clock is set back by minutes: what it tries after that was not acknowledged.
+/// A person acknowledges, and then the standby's clock is set back by minutes: what it tries after that was
+/// not acknowledged.
 #[test]
 fn a_clock_that_is_set_back_gives_no_new_tries() {
     let events = vec![

@@ -38,7 +38,8 @@ pub(crate) enum Bench {
         /// How many takeovers, and as many restarts in place.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
-        /// Options for the Java that the standby starts, to see what they are good for; such as -XX:TieredStopAtLevel=1.
+        /// Options for the Java that the standby starts, to see what they are good for; such as
+        /// -XX:TieredStopAtLevel=1.
         #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
         java_options: Option<String>,
         /// A property for every broker, to see what it is good for; such as replica.fetch.backoff.ms=100.
@@ -50,8 +51,8 @@ pub(crate) enum Bench {
     },
     /// A takeover against a rebuild on an empty disk, with more and more data on each broker.
     Growth {
-        /// GB on each broker. A takeover takes little disk, for its data is linked; a rebuild takes this much, and is left out
-        /// where it does not fit.
+        /// GB on each broker. A takeover takes little disk, for its data is linked; a rebuild takes this
+        /// much, and is left out where it does not fit.
         #[arg(long, value_delimiter = ',', default_value = SIZES, value_parser = clap::value_parser!(u32).range(1..=1000))]
         sizes: Vec<u32>,
         /// How often each size.
@@ -103,7 +104,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
     },
-    /// The same, and how long a tick takes, while it watches a large cluster whose brokers answer and hold nothing.
+    /// The same, and how long a tick takes, while it watches a large cluster whose brokers answer and hold
+    /// nothing.
     Scale {
         /// How many brokers.
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(16..50_000))]
@@ -276,8 +278,8 @@ fn ontap(runs: u32, json: &Path) -> Result<()> {
     shell::run(cargo.arg(runs.to_string()).arg(json))
 }
 
-/// Runs each of `members`, shows what was measured after each, and goes on after one that fails. One that cannot be run here is
-/// left out, and says so.
+/// Runs each of `members`, shows what was measured after each, and goes on after one that fails. One that
+/// cannot be run here is left out, and says so.
 fn suite(out: &Path, runs: u32, members: &[Member]) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = std::path::absolute(out).context("--out is not a usable path")?;

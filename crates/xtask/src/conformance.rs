@@ -1,7 +1,7 @@
 //! `cargo xtask conformance`: the vendor's own clients against the fake ONTAP.
 //!
-//! Our client and the fake could share a mistake. So the fake has to satisfy clients that know nothing of it: the
-//! vendor's Python client and Ansible modules, from PyPI, unchanged.
+//! Our client and the fake could share a mistake. So the fake has to satisfy clients that know nothing of it:
+//! the vendor's Python client and Ansible modules, from PyPI, unchanged.
 
 use std::ffi::OsStr;
 use std::fs;

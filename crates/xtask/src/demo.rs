@@ -28,7 +28,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     become_program(bed.program("demo")?.arg("--svg").arg(svg))
 }
 
-/// Replaces this process, so that Ctrl-C reaches the one who has hosts to remove, and its last line is the last.
+/// Replaces this process, so that Ctrl-C reaches the one who has hosts to remove, and its last line is the
+/// last.
 pub(crate) fn become_program(command: &mut Command) -> Result<()> {
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", command.get_program().display()))

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: every parser of what comes from outside, guided by the code that its inputs reach.
 //!
-//! The engine is libFuzzer. Its instrumentation is an ordinary pass of the pinned compiler's LLVM, switched on by
-//! stable `-C` options, so that neither a nightly compiler nor `cargo-fuzz` is needed.
+//! The engine is libFuzzer. Its instrumentation is an ordinary pass of the pinned compiler's LLVM, switched
+//! on by stable `-C` options, so that neither a nightly compiler nor `cargo-fuzz` is needed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,7 +14,8 @@ use crate::preflight::{self, Scope};
 use crate::shell;
 use crate::workspace::{Programs, Workspace};
 
-/// What `cargo-fuzz` passes too: counters at every edge, a table of their places, and the operands of comparisons.
+/// What `cargo-fuzz` passes too: counters at every edge, a table of their places, and the operands of
+/// comparisons.
 const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";

@@ -1,8 +1,8 @@
 //! A runnable Kafka, assembled once from Maven Central: `<cache>/kafka-<version>-<key>/libs/*.jar`.
 //!
-//! The key is a hash of the pom, so another pom means another directory. The directory appears by one rename, when
-//! it is complete, with a list of every jar and its checksum that is verified on each use: what was cut short,
-//! deleted, damaged or added since is noticed and fetched anew.
+//! The key is a hash of the pom, so another pom means another directory. The directory appears by one rename,
+//! when it is complete, with a list of every jar and its checksum that is verified on each use: what was cut
+//! short, deleted, damaged or added since is noticed and fetched anew.
 
 pub(crate) mod classes;
 
@@ -86,8 +86,9 @@ fn fetch(staging: &Path, pom: &str) -> Result<()> {
     Ok(())
 }
 
-/// What an attempt downloaded stays in the staging area's own Maven repository, so that the next one goes on from
-/// there. The user's repository is not used: what another build left damaged in it must not get into our cache.
+/// What an attempt downloaded stays in the staging area's own Maven repository, so that the next one goes on
+/// from there. The user's repository is not used: what another build left damaged in it must not get into our
+/// cache.
 fn run_maven(staging: &Path) -> Result<()> {
     let directory = |key: &str, path: &str| format!("-D{key}={}", staging.join(path).display());
     let mut maven = Command::new("mvn");

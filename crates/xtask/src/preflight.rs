@@ -58,7 +58,8 @@ const NEEDS: &[Need] = &[
     need(Scope::Build, "OpenSSL's headers", "libssl-dev", || pkg_config_knows("openssl")),
     need(Scope::Build, "zlib's headers", "zlib1g-dev", || pkg_config_knows("zlib")),
     need(Scope::Build, "bindfs, for tests on a storage that stalls", "bindfs", || on_path("bindfs")),
-    // The tests of the etcd ledger start a cluster of their own. Nothing uses the service that the package brings.
+    // The tests of the etcd ledger start a cluster of their own. Nothing uses the service that the package
+    // brings.
     need(Scope::Build, "etcd, for the tests of the etcd ledger", "etcd-server", || on_path("etcd")),
     need(Scope::Build, "setpriv, to end test servers with their test", "util-linux", || on_path("setpriv")),
     // Neither needs to run: a test starts its own bus, and systemd's tool reads files.
@@ -237,7 +238,8 @@ fn java_major() -> Option<u32> {
     parse_java_major(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// `openjdk version "17.0.15" 2025-04-15` → 17. Java 8 calls itself `1.8.0`, which is old enough as it stands.
+/// `openjdk version "17.0.15" 2025-04-15` → 17. Java 8 calls itself `1.8.0`, which is old enough as it
+/// stands.
 fn parse_java_major(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("version \"")?;
     version.split(['.', '"', '-', '+']).next()?.parse().ok()

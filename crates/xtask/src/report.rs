@@ -26,8 +26,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs one part and returns what it made, or nothing if it failed. The part counts its tests itself, for a run
-    /// with failures has counts too.
+    /// Runs one part and returns what it made, or nothing if it failed. The part counts its tests itself, for
+    /// a run with failures has counts too.
     pub(crate) fn part<T>(
         &mut self,
         name: &'static str,
@@ -59,8 +59,8 @@ impl Report {
         self.parts.push((name, Tally::default(), Outcome::Skipped(why)));
     }
 
-    /// Sums up. A part that failed without a test of its own to blame counts as one failure, so that "0 failed"
-    /// always means that all is well.
+    /// Sums up. A part that failed without a test of its own to blame counts as one failure, so that "0
+    /// failed" always means that all is well.
     pub(crate) fn total(&self) -> Tally {
         self.parts.iter().fold(Tally::default(), |sum, (_, tally, outcome)| {
             let failed = matches!(outcome, Outcome::Failed(..));

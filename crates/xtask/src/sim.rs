@@ -34,8 +34,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     simulate(&Workspace::find()?, args)
 }
 
-/// As `cargo xtask test` runs it: seeds that no run has had before, for those that every run has are soon obeyed. The base is
-/// printed, so that a run can be repeated.
+/// As `cargo xtask test` runs it: seeds that no run has had before, for those that every run has are soon
+/// obeyed. The base is printed, so that a run can be repeated.
 pub(crate) fn run_for_test(workspace: &Workspace) -> Result<()> {
     let from = base(SystemTime::now());
     let again = format!("cargo xtask sim --seeds {SEEDS_OF_A_TEST} --from {from}");

@@ -13,8 +13,8 @@ use crate::report::{Report, Tally};
 use crate::workspace::{Profile, Workspace};
 use crate::{chaos, conformance, nfs_bed, shell, sim, tools};
 
-/// Check format, lints, licences and bans; run the unit and property tests, ONTAP's own clients
-/// against the fake, every story on a real Kafka, a short fault marathon, and the foremost stories on real NFS.
+/// Check format, lints, licences and bans; run the unit and property tests, ONTAP's own clients against the
+/// fake, every story on a real Kafka, a short fault marathon, and the foremost stories on real NFS.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this tier.
@@ -24,8 +24,8 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
-/// What a plain run tells of the NFS tier: a host dies, freezes, is cut off; the server stalls. A run of everything on a cold
-/// machine should end within an hour and a half.
+/// What a plain run tells of the NFS tier: a host dies, freezes, is cut off; the server stalls. A run of
+/// everything on a cold machine should end within an hour and a half.
 const FOR_EVERY_RUN: &str = "/^nfs_(crash|cut|freeze)$/";
 
 /// What tests run on.
@@ -164,7 +164,8 @@ impl Runner {
         report.part("corners on the older kafka", |tally| self.tell(nextest, tally, &older, select));
     }
 
-    /// `asked_for`: that their hosts cannot be built here, as where Debian's archive is out of reach, is a failure.
+    /// `asked_for`: that their hosts cannot be built here, as where Debian's archive is out of reach, is a
+    /// failure.
     fn nfs_stories(&self, report: &mut Report, nextest: &Path, bed: Option<&mut Bed>, asked_for: bool) {
         let Some(bed) = bed else {
             report.skip("NFS stories", "there is no Kafka or no agent to run them with, see above");
@@ -192,7 +193,8 @@ impl Runner {
     /// Runs the stories that `select` says.
     fn tell(&self, nextest: &Path, tally: &mut Tally, bed: &Bed, select: &str) -> Result<()> {
         self.nextest(nextest, tally, |run| {
-            // Not `--package e2e`: with fewer packages cargo picks fewer features, and builds everything again.
+            // Not `--package e2e`: with fewer packages cargo picks fewer features, and builds everything
+            // again.
             bed.give_to(run.args(["--workspace", "--filterset", select]));
         })
         .with_context(|| format!("what the failed stories left is in {}", bed.artifacts.display()))
@@ -229,7 +231,8 @@ impl Runner {
     }
 }
 
-/// Reads the totals off the first element: `<testsuites name="nextest-run" tests="3" failures="1" errors="0" …>`.
+/// Reads the totals off the first element:
+/// `<testsuites name="nextest-run" tests="3" failures="1" errors="0" …>`.
 fn counts(junit: &str) -> Option<Tally> {
     let (_, rest) = junit.split_once("<testsuites ")?;
     let (attributes, _) = rest.split_once('>')?;

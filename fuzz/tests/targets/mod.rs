@@ -8,7 +8,8 @@ use understudy::config::Config;
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
     let recovery = recovery::fuzzing::TARGETS.iter().map(|(name, run)| {
-        // What takes most is a list in an answer: one byte on the wire reserves an element of some hundred bytes.
+        // What takes most is a list in an answer: one byte on the wire reserves an element of some hundred
+        // bytes.
         Target { name, run: *run, at_rest: 64 << 10, per_byte: 512, cases: 4000 }
     });
     // The schema that a file is compared with is made anew for each.

@@ -1,5 +1,6 @@
-//! A fence agent for the bed's power switch, to the public API of Pacemaker's fence agents: options on standard
-//! input as `key=value`, exit code 0 for done, 1 for failed; `status` exits with 0 for on and 2 for off.
+//! A fence agent for the bed's power switch, to the public API of Pacemaker's fence agents: options on
+//! standard input as `key=value`, exit code 0 for done, 1 for failed; `status` exits with 0 for on and 2 for
+//! off.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

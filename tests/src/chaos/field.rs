@@ -1,4 +1,5 @@
-//! The cluster that everything befalls: who has which broker, what the agents say, and bringing lost hosts back.
+//! The cluster that everything befalls: who has which broker, what the agents say, and bringing lost hosts
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,8 @@ impl Field<'_> {
         requests.iter().filter(|request| request.starts_with("off ")).count()
     }
 
-    /// Waits until an agent says of `broker` what passes `test`, which gets its part of `/v1/status`; returns whose.
+    /// Waits until an agent says of `broker` what passes `test`, which gets its part of `/v1/status`; returns
+    /// whose.
     pub(super) fn any_says(
         &self,
         broker: i32,
@@ -99,7 +101,8 @@ impl Field<'_> {
         })
     }
 
-    /// Waits until every broker is in every ISR and runs once, and every agent on a host with power finds all well.
+    /// Waits until every broker is in every ISR and runs once, and every agent on a host with power finds all
+    /// well.
     pub(super) fn settled(&self) -> Result<()> {
         let all_well = || {
             self.scenario.cluster.view()?.ensure_complete(BROKERS.len())?;
@@ -111,7 +114,8 @@ impl Field<'_> {
         })
     }
 
-    /// Gives lost hosts their power back, sees their guards refuse what is no longer theirs, and lets them join again.
+    /// Gives lost hosts their power back, sees their guards refuse what is no longer theirs, and lets them
+    /// join again.
     pub(super) fn bring_back(&self) -> Result<()> {
         let lost: Vec<&Arc<Agent>> = self.agents().filter(|agent| !agent.host().is_on()).collect();
         for agent in &lost {

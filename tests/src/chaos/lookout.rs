@@ -72,8 +72,8 @@ fn look(hosts: &Hosts, seen: &Seen) {
     if first.values().all(|found| found.len() < 2) {
         return;
     }
-    // Hosts are looked at one after the other: who moved in between shows twice. Whoever is there both times was
-    // there while the other was looked at.
+    // Hosts are looked at one after the other: who moved in between shows twice. Whoever is there both times
+    // was there while the other was looked at.
     let second = carriers(hosts);
     for (broker, both) in doubles(&first, &second) {
         let mut doubles = seen.doubles.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! The fault marathon: random faults on a real cluster under load, until time is up.
 //!
-//! A round throws one fault, waits for the outcome that this fault allows, heals it and puts everything in order. At
-//! no time may two Kafkas of one broker run, and at the end the write history must be clean.
+//! A round throws one fault, waits for the outcome that this fault allows, heals it and puts everything in
+//! order. At no time may two Kafkas of one broker run, and at the end the write history must be clean.
 
 mod dice;
 mod field;

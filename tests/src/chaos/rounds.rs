@@ -104,8 +104,8 @@ impl Field<'_> {
         fault.heal(self.lab).or_else(|_| fault.heal(self.lab))
     }
 
-    /// The host dies; and then, at some moment of the takeover, the agent that is at it dies or stands still. A unit
-    /// would start it again.
+    /// The host dies; and then, at some moment of the takeover, the agent that is at it dies or stands still.
+    /// A unit would start it again.
     fn claimant(&self, throw: &Throw, host: &str, course: &Course) -> Result<Rejoin> {
         let broker = throw.broker;
         self.strike(&Fault::PowerOff(host.to_owned()))?;

@@ -54,8 +54,8 @@ pub struct Verdict {
     pub violations: Vec<Violation>,
 }
 
-/// Compares what the writers of one topic were told with what is in its log, given in any order of partitions,
-/// each partition in the order of its offsets.
+/// Compares what the writers of one topic were told with what is in its log, given in any order of
+/// partitions, each partition in the order of its offsets.
 #[must_use]
 pub fn judge(histories: &[&History], log: &[ReadRecord]) -> Verdict {
     let mut places: BTreeMap<RecordId, Vec<(i32, i64)>> = BTreeMap::new();

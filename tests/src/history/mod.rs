@@ -21,9 +21,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 /// How long a client waits for an answer, in milliseconds, instead of librdkafka's minute. A request that the
-/// dead host's kernel still took in is never sent again, so no packet is ever refused: where no agent at the broker's
-/// home tells who is connected, only this limit tells the client. Longer than a broker waits for a dead follower (the
-/// session timeout, 9 s).
+/// dead host's kernel still took in is never sent again, so no packet is ever refused: where no agent at the
+/// broker's home tells who is connected, only this limit tells the client. Longer than a broker waits for a
+/// dead follower (the session timeout, 9 s).
 pub const SOCKET_TIMEOUT_MS: u32 = 12_000;
 
 /// What identifies a record, wherever it ends up.
@@ -105,8 +105,8 @@ impl History {
         gaps.max().unwrap_or_default()
     }
 
-    /// Acknowledged records a second, in steps of `step` from the first acknowledgement to the last: each with
-    /// the middle of its step in seconds since 1970. The clock must not have been set since the first.
+    /// Acknowledged records a second, in steps of `step` from the first acknowledgement to the last: each
+    /// with the middle of its step in seconds since 1970. The clock must not have been set since the first.
     #[must_use]
     pub fn rate(&self, step: Duration) -> Vec<(f64, f64)> {
         let (Some(first), Some(last)) = (self.acked.first(), self.acked.last()) else { return Vec::new() };

@@ -52,9 +52,10 @@ impl WriteSpec {
 
 /// A running producer: idempotent, acks=all, retries as the client has them.
 ///
-/// It has one request in flight. With several, librdkafka (up to 2.12 at least) doubles records by itself when it loses
-/// one to a change of leaders: for another partition's `OUT_OF_ORDER_SEQUENCE_NUMBER` it begins a new epoch, in which it
-/// sends again what may be in the log already (<https://github.com/confluentinc/librdkafka/issues/4953>).
+/// It has one request in flight. With several, librdkafka (up to 2.12 at least) doubles records by itself
+/// when it loses one to a change of leaders: for another partition's `OUT_OF_ORDER_SEQUENCE_NUMBER` it begins
+/// a new epoch, in which it sends again what may be in the log already
+/// (<https://github.com/confluentinc/librdkafka/issues/4953>).
 pub struct Writer {
     number: u32,
     topic: String,
@@ -63,7 +64,8 @@ pub struct Writer {
     thread: Option<JoinHandle<Result<u64>>>,
 }
 
-/// Takes down each delivery report, in memory and in the story's folder, and there what the client says of itself.
+/// Takes down each delivery report, in memory and in the story's folder, and there what the client says of
+/// itself.
 struct Recorder {
     begin: Instant,
     notes: Mutex<Notes>,

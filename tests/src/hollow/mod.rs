@@ -1,8 +1,8 @@
-//! A cluster of any size that holds nothing: each broker is a listener at an address of its own that speaks Kafka's
-//! protocol as far as one asks how a cluster is. For what size alone makes of the one who asks.
+//! A cluster of any size that holds nothing: each broker is a listener at an address of its own that speaks
+//! Kafka's protocol as far as one asks how a cluster is. For what size alone makes of the one who asks.
 //!
-//! What it tells is true of itself: a broker that was stopped is heard no more by the controller, and leaves the
-//! broker list and every ISR when its session is over.
+//! What it tells is true of itself: a broker that was stopped is heard no more by the controller, and leaves
+//! the broker list and every ISR when its session is over.
 
 mod told;
 
@@ -230,7 +230,8 @@ impl State {
         stopped.iter().filter(|(_, at)| at.elapsed() >= SESSION).map(|(id, _)| *id).collect()
     }
 
-    /// When each broker last fetched the metadata log, in milliseconds since 1970: twice a second while it lives.
+    /// When each broker last fetched the metadata log, in milliseconds since 1970: twice a second while it
+    /// lives.
     fn fetched(&self) -> impl Iterator<Item = (i32, i64)> {
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis());
         let now = now.unwrap_or(i64::MAX);

@@ -222,8 +222,8 @@ impl Cluster {
         &self.start_script
     }
 
-    /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it. Those on the NFS server are
-    /// left out, for a host without a kernel of its own has no client for them.
+    /// Mounts every broker's log dir on `host`, where its home has it: makes a standby of it. Those on the
+    /// NFS server are left out, for a host without a kernel of its own has no client for them.
     ///
     /// # Errors
     /// When one cannot be mounted.
@@ -363,8 +363,8 @@ impl Cluster {
         GroupReader::start(&self.bootstrap(), topic, group)
     }
 
-    /// Reads the topic of `histories`, which must be all that was written to it, and judges them. Of partitions
-    /// with a violation, every broker's files are kept with the artifacts, for `kafka-dump-log`.
+    /// Reads the topic of `histories`, which must be all that was written to it, and judges them. Of
+    /// partitions with a violation, every broker's files are kept with the artifacts, for `kafka-dump-log`.
     ///
     /// # Errors
     /// When the topic cannot be read; violations are in the [`Verdict`].
@@ -375,7 +375,8 @@ impl Cluster {
             for node in &self.brokers {
                 let name = format!("{topic}-{partition}");
                 let kept = self.artifacts.join(format!("evidence/broker-{}/{name}", node.id));
-                // The verdict is what counts: a broker without a replica, or a file that goes, must not hide it.
+                // The verdict is what counts: a broker without a replica, or a file that goes, must not hide
+                // it.
                 if let Err(error) = copy_files(&node.log_dir.join(&name), &kept) {
                     eprintln!("not all of {name} of broker {} is kept: {error}", node.id);
                 }

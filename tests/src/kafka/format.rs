@@ -1,5 +1,5 @@
-//! Formatting log dirs, with Kafka's own tool. What it makes depends on nothing but version and node, so it is
-//! kept from one story to the next: four Java starts are most of the time it takes to bring a cluster up.
+//! Formatting log dirs, with Kafka's own tool. What it makes depends on nothing but version and node, so it
+//! is kept from one story to the next: four Java starts are most of the time it takes to bring a cluster up.
 
 use std::fs;
 use std::path::{Path, PathBuf};

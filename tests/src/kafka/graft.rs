@@ -1,9 +1,10 @@
-//! Data that costs no disk: the closed segments of one partition, linked into the partitions of another topic, on every
-//! broker.
+//! Data that costs no disk: the closed segments of one partition, linked into the partitions of another
+//! topic, on every broker.
 //!
-//! A record batch names neither its topic nor its partition, so one partition's closed segments are good for any other whose
-//! leader epochs fit. Kafka never writes to a closed segment or to its indexes: the links share their bytes for as long as
-//! nothing is appended, and what is appended goes to an active segment of the partition's own.
+//! A record batch names neither its topic nor its partition, so one partition's closed segments are good for
+//! any other whose leader epochs fit. Kafka never writes to a closed segment or to its indexes: the links
+//! share their bytes for as long as nothing is appended, and what is appended goes to an active segment of
+//! the partition's own.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,9 +29,9 @@ const ONE_LEADER: &str = "0\n1\n0 0\n";
 const CHECKPOINTS: [&str; 2] = ["recovery-point-offset-checkpoint", "replication-offset-checkpoint"];
 
 impl Cluster {
-    /// Gives every partition of `topic`, which must be new, empty and on every broker, `segments` closed segments of
-    /// `segment_bytes` (its `segment.bytes`). The brokers are stopped cleanly for this and started again. Returns how many bytes
-    /// each broker then has of the topic.
+    /// Gives every partition of `topic`, which must be new, empty and on every broker, `segments` closed
+    /// segments of `segment_bytes` (its `segment.bytes`). The brokers are stopped cleanly for this and
+    /// started again. Returns how many bytes each broker then has of the topic.
     ///
     /// # Errors
     /// When a broker does not stop or come back, or does not keep what it was given.
@@ -105,7 +106,8 @@ impl Graft {
         Ok(Self { files, segments, bytes, end })
     }
 
-    /// Links them into every partition of `topic` in a log dir whose broker was stopped cleanly. Returns the bytes.
+    /// Links them into every partition of `topic` in a log dir whose broker was stopped cleanly. Returns the
+    /// bytes.
     fn onto(&self, log_dir: &Path, topic: &str, partitions: i32) -> Result<u64> {
         for partition in 0..partitions {
             let dir = log_dir.join(format!("{topic}-{partition}"));
@@ -170,8 +172,8 @@ fn base_of(file: &Path) -> Option<u64> {
     stem.parse().ok().filter(|_| stem.len() == 20)
 }
 
-/// A checkpoint of Kafka's (a version, a count, and a line for each partition) in which every partition of `topic` has this
-/// offset.
+/// A checkpoint of Kafka's (a version, a count, and a line for each partition) in which every partition of
+/// `topic` has this offset.
 fn checkpoint(text: &str, topic: &str, partitions: i32, offset: u64) -> Result<String> {
     let mut lines = text.lines();
     let version = lines.next().context("an empty checkpoint")?;

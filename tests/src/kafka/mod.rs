@@ -161,8 +161,8 @@ impl Kafka {
     }
 }
 
-/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`. Every jar is
-/// named, as in Kafka's own: a class-data archive fits no class path with a `*`.
+/// What Maven Central does not have of Kafka: the `bin/kafka-server-start.sh` of one that is in `/opt/kafka`.
+/// Every jar is named, as in Kafka's own: a class-data archive fits no class path with a `*`.
 pub(crate) fn start_script(kafka: &Kafka, jvm: &Jvm) -> String {
     format!(
         "#!/bin/sh\nexec java {} -Dlog4j2.configurationFile=file:/etc/kafka/log4j2.properties -cp {} kafka.Kafka \"$@\"\n",

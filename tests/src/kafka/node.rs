@@ -139,8 +139,8 @@ impl Node {
         self.start_on(home)
     }
 
-    /// Starts it on its home host as its unit there would, `guard` being the unit's condition: an agent of that host
-    /// says whether Kafka may start. Returns what it said if not.
+    /// Starts it on its home host as its unit there would, `guard` being the unit's condition: an agent of
+    /// that host says whether Kafka may start. Returns what it said if not.
     ///
     /// # Errors
     /// When the guard cannot be run, or Kafka ends at once.
@@ -149,7 +149,8 @@ impl Node {
         if said.code == 0 { self.start().map(Ok) } else { Ok(Err(said)) }
     }
 
-    /// Starts it on its home host as its unit there would, `guard` becoming Kafka. It may refuse: then the process ends.
+    /// Starts it on its home host as its unit there would, `guard` becoming Kafka. It may refuse: then the
+    /// process ends.
     ///
     /// # Errors
     /// When the guard cannot be run.

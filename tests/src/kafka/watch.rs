@@ -108,8 +108,8 @@ impl Watch {
         })
     }
 
-    /// Waits until the broker, which was complete before `fault`, was seen gone and is complete again. To be in
-    /// every in-sync set is not enough: a dead broker is, until the controller has fenced it.
+    /// Waits until the broker, which was complete before `fault`, was seen gone and is complete again. To be
+    /// in every in-sync set is not enough: a dead broker is, until the controller has fenced it.
     ///
     /// # Errors
     /// When that has not happened in `limit`; says how it stands.

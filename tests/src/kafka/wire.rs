@@ -1,5 +1,5 @@
-//! What one broker says of the cluster, asked over a connection of our own: a client library would answer from
-//! its cache, or ask a broker of its choice.
+//! What one broker says of the cluster, asked over a connection of our own: a client library would answer
+//! from its cache, or ask a broker of its choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -170,7 +170,8 @@ impl Cluster {
         wires.find(Result::is_ok).unwrap_or_else(|| Err(anyhow!("no broker other than {not} answers")))
     }
 
-    /// Has the registration of `broker` removed, whatever it does: as a person would, or a request that came late.
+    /// Has the registration of `broker` removed, whatever it does: as a person would, or a request that came
+    /// late.
     ///
     /// # Errors
     /// When the controller refuses.

@@ -1,7 +1,8 @@
-//! A class-data archive on every standby, as one has it that was set up yesterday: made once, in a guest, by `understudy warm`,
-//! and kept beside the bed.
+//! A class-data archive on every standby, as one has it that was set up yesterday: made once, in a guest, by
+//! `understudy warm`, and kept beside the bed.
 //!
-//! That a kept one fits is not for us to say: `understudy warm` looks at it in each guest, and makes another where it does not.
+//! That a kept one fits is not for us to say: `understudy warm` looks at it in each guest, and makes another
+//! where it does not.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

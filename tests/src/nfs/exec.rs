@@ -1,7 +1,8 @@
 //! Commands over a guest's management link: one connection each, and one message each way.
 //!
-//! A message is a list of byte strings, each with its length before it; so is the list. To a guest goes what standard
-//! input is to be, then the command line; back come the exit code, standard output and standard error.
+//! A message is a list of byte strings, each with its length before it; so is the list. To a guest goes what
+//! standard input is to be, then the command line; back come the exit code, standard output and standard
+//! error.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

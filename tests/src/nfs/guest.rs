@@ -24,8 +24,8 @@ const COMMAND: Duration = Duration::from_secs(120);
 pub struct GuestSpec {
     /// Its memory, in MiB. What it does not use costs nothing.
     pub memory_mib: u32,
-    /// What its NFS client calls itself; its address by default. Two guests with one are two clients that the server
-    /// takes for one.
+    /// What its NFS client calls itself; its address by default. Two guests with one are two clients that the
+    /// server takes for one.
     pub client_id: Option<String>,
 }
 
@@ -36,7 +36,8 @@ impl Default for GuestSpec {
     }
 }
 
-/// A guest. It has two links: `eth0`, on the bridge, and `mgmt0`, by which the bed speaks to it and which no fault cuts.
+/// A guest. It has two links: `eth0`, on the bridge, and `mgmt0`, by which the bed speaks to it and which no
+/// fault cuts.
 #[derive(Debug)]
 pub struct Guest {
     name: String,
@@ -142,8 +143,8 @@ impl Guest {
         .with_context(|| tail(&self.console, 1500))
     }
 
-    /// Loss of power: every process dies at once, and nobody gets a farewell packet. What had not been written to its
-    /// disk is lost. No error if it is off.
+    /// Loss of power: every process dies at once, and nobody gets a farewell packet. What had not been
+    /// written to its disk is lost. No error if it is off.
     ///
     /// # Errors
     /// When something survives.
@@ -197,8 +198,8 @@ impl Guest {
         self.run_within(COMMAND, command)
     }
 
-    /// [`Guest::run`] with a limit: a command that takes longer is ended there, with code 124, and one that cannot be
-    /// ended (it waits in the kernel, for a file server) is an error soon after.
+    /// [`Guest::run`] with a limit: a command that takes longer is ended there, with code 124, and one that
+    /// cannot be ended (it waits in the kernel, for a file server) is an error soon after.
     ///
     /// # Errors
     /// As [`Guest::run`].

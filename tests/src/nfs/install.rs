@@ -1,5 +1,5 @@
-//! What `deploy/systemd/README.md` has operators install, as it is shipped. What differs from site to site is in drop-ins
-//! called `site.conf`.
+//! What `deploy/systemd/README.md` has operators install, as it is shipped. What differs from site to site is
+//! in drop-ins called `site.conf`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -59,8 +59,9 @@ pub(super) fn ledger_of(server: &NfsServer) -> PathBuf {
     server.directory(LEDGER_EXPORT).join("ledger")
 }
 
-/// Puts everything in its place that a host needs, whatever its part is: program, units, Kafka with its user, the ledger;
-/// and `files`, of paths and texts. Then runs `then`, of which the shipped units are not enabled yet. It may be repeated.
+/// Puts everything in its place that a host needs, whatever its part is: program, units, Kafka with its user,
+/// the ledger; and `files`, of paths and texts. Then runs `then`, of which the shipped units are not enabled
+/// yet. It may be repeated.
 pub(super) fn install(
     guest: &Guest,
     server: &NfsServer,
@@ -71,7 +72,8 @@ pub(super) fn install(
     fs::create_dir_all(ledger_of(server))?;
     initialise(&ledger_of(server))?;
     let ledger = mount(server, LEDGER_EXPORT, LEDGER_MOUNT);
-    // Neither a unit that protects home directories nor Kafka's user sees what they are made of where it is outside.
+    // Neither a unit that protects home directories nor Kafka's user sees what they are made of where it is
+    // outside.
     let jars = bound("Kafka's jars", plain(&Kafka::home()?.libs()?)?, "/opt/kafka/libs");
     let program = bound("The program", plain(&crate::agent::binary()?.canonicalize()?)?, BINARY);
     let own = [

@@ -1,4 +1,5 @@
-//! A broker whose home is a guest: its log dir on the NFS server, mounted and started by systemd, as on a machine.
+//! A broker whose home is a guest: its log dir on the NFS server, mounted and started by systemd, as on a
+//! machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,8 +23,8 @@ pub const LEDGER_EXPORT: &str = "ledger";
 /// Where an agent's configuration is.
 const CONFIG: &str = "/etc/understudy/understudy.toml";
 
-/// Where a broker is at home, and who serves its log dir: the export [`volume`] of it, which the guest must be let in to
-/// before the cluster starts.
+/// Where a broker is at home, and who serves its log dir: the export [`volume`] of it, which the guest must
+/// be let in to before the cluster starts.
 #[derive(Debug, Clone)]
 pub struct GuestHome {
     /// The machine.
@@ -63,8 +64,9 @@ pub fn mount_at_boot(guest: &Guest, server: &NfsServer, export: &str, target: &s
     guest.sh(&format!("systemctl daemon-reload && systemctl enable --quiet --now {unit}")).map(drop)
 }
 
-/// Makes the guest the home of a broker: mounts its log dir, and installs and enables its unit. `start_script` is
-/// `kafka-server-start.sh`. Until an agent is installed beside it, its configuration is the least that `guard` needs.
+/// Makes the guest the home of a broker: mounts its log dir, and installs and enables its unit.
+/// `start_script` is `kafka-server-start.sh`. Until an agent is installed beside it, its configuration is the
+/// least that `guard` needs.
 pub(crate) fn install_home(home: &GuestHome, node: &Node, start_script: &str) -> Result<()> {
     let (user, log_dir) = (user_id()?, home.log_dir(node.id()));
     shell::run("chown", ["-R", &format!("{user}:{user}"), &log_dir.display().to_string()])?;
@@ -103,8 +105,8 @@ pub struct GuestAgent {
 }
 
 impl GuestAgent {
-    /// Installs the agent in a guest with this configuration, as `deploy/systemd/README.md` says, and everything that
-    /// a takeover of a broker of `cluster` needs there. It is enabled and not started.
+    /// Installs the agent in a guest with this configuration, as `deploy/systemd/README.md` says, and
+    /// everything that a takeover of a broker of `cluster` needs there. It is enabled and not started.
     ///
     /// # Errors
     /// When the binary is not there, or the ledger cannot be mounted.

@@ -1,9 +1,10 @@
 //! The NFS tier: hosts that are real machines, each with a kernel of its own (User-mode Linux) and systemd as
 //! process 1, and a real NFS server.
 //!
-//! What a shared directory cannot show is here: leases and locks, what a dead client had not yet written, clients
-//! that hang, servers that refuse. Guests and server are on the bridge of the [`Lab`](crate::Lab), beside its
-//! other hosts. It takes root: the server opens files by handle, and guests have their links by `/dev/net/tun`.
+//! What a shared directory cannot show is here: leases and locks, what a dead client had not yet written,
+//! clients that hang, servers that refuse. Guests and server are on the bridge of the [`Lab`](crate::Lab),
+//! beside its other hosts. It takes root: the server opens files by handle, and guests have their links by
+//! `/dev/net/tun`.
 
 mod classes;
 mod exec;
@@ -106,7 +107,8 @@ impl NfsBed {
         Ok(guest)
     }
 
-    /// [`NfsBed::guest`] without its first boot: several boot quicker beside each other, by [`Guest::power_on`].
+    /// [`NfsBed::guest`] without its first boot: several boot quicker beside each other, by
+    /// [`Guest::power_on`].
     ///
     /// # Errors
     /// When the name is too long or the address bad.

@@ -12,8 +12,8 @@ use crate::eventually;
 use crate::machine::siblings;
 use crate::process::{child_of, signal_if_alive, state_of, tail};
 
-/// The processes of a running guest. They are in a process namespace of their own, so that none is forgotten and all
-/// die with the first.
+/// The processes of a running guest. They are in a process namespace of their own, so that none is forgotten
+/// and all die with the first.
 #[derive(Debug)]
 pub(super) struct Power {
     unshare: Child,

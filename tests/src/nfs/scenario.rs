@@ -1,5 +1,5 @@
-//! What the stories on real NFS begin with: a broker at home in a guest, standbys in guests with the daemon under systemd,
-//! and the storage system's export rules as the only fence.
+//! What the stories on real NFS begin with: a broker at home in a guest, standbys in guests with the daemon
+//! under systemd, and the storage system's export rules as the only fence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,8 +38,8 @@ pub struct NfsSetup {
     pub canary: bool,
     /// What differs in the brokers' properties.
     pub properties: &'static [(&'static str, &'static str)],
-    /// Fences by the power switch and by nothing else, on a server that keeps a silent client's locks for so many seconds
-    /// and lets every host in.
+    /// Fences by the power switch and by nothing else, on a server that keeps a silent client's locks for so
+    /// many seconds and lets every host in.
     pub power_and_lease: Option<u32>,
 }
 
@@ -177,7 +177,8 @@ impl<'a> NfsScenario<'a> {
         })
     }
 
-    /// Keeps with the artifacts what the guests' processes wait for in the kernel, and what their NFS clients wait for.
+    /// Keeps with the artifacts what the guests' processes wait for in the kernel, and what their NFS clients
+    /// wait for.
     fn keep_what_hangs(&self) {
         let script = "for t in /proc/[0-9]*/task/*; do s=$(cut -d' ' -f3 $t/stat); [ \"$s\" = D ] || continue; \
                       echo \"$t $(cat $t/comm) $(cat $t/wchan)\"; cat $t/stack; done; \
@@ -236,7 +237,8 @@ impl<'a> NfsScenario<'a> {
         Ok(output)
     }
 
-    /// What of `phases: …` the newest takeover's history says. The guest's journal is kept beside it, for its times.
+    /// What of `phases: …` the newest takeover's history says. The guest's journal is kept beside it, for its
+    /// times.
     ///
     /// # Errors
     /// When there is none.
@@ -265,8 +267,8 @@ impl<'a> NfsScenario<'a> {
         Ok(())
     }
 
-    /// The storage lets one host in, and one Kafka runs as the victim where that host is; elsewhere a Kafka that stands still
-    /// or cannot reach its storage does no harm.
+    /// The storage lets one host in, and one Kafka runs as the victim where that host is; elsewhere a Kafka
+    /// that stands still or cannot reach its storage does no harm.
     ///
     /// # Errors
     /// Who else is let in, or that nothing runs there.
@@ -279,7 +281,8 @@ impl<'a> NfsScenario<'a> {
         Ok(())
     }
 
-    /// The end of a story whose old host lives: it cannot write, and there was one takeover; then the verdict.
+    /// The end of a story whose old host lives: it cannot write, and there was one takeover; then the
+    /// verdict.
     ///
     /// # Errors
     /// What is otherwise.
@@ -297,8 +300,8 @@ impl<'a> NfsScenario<'a> {
         self.verdict().map(drop)
     }
 
-    /// Ends the load and judges it: nothing acknowledged is missing, doubled or out of order; and the victim's segment
-    /// files have the same bytes as those of the other brokers.
+    /// Ends the load and judges it: nothing acknowledged is missing, doubled or out of order; and the
+    /// victim's segment files have the same bytes as those of the other brokers.
     ///
     /// # Errors
     /// The verdict, if it is not clean.

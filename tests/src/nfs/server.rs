@@ -1,4 +1,5 @@
-//! The NFS server: nfs-ganesha on an address of its own, with short leases, and whatever it is told over its D-Bus.
+//! The NFS server: nfs-ganesha on an address of its own, with short leases, and whatever it is told over its
+//! D-Bus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +21,8 @@ use crate::process::Process;
 
 /// Where it listens.
 const ADDRESS: &str = "10.77.0.250";
-/// How long a silent client keeps its locks, and how long a server that has started waits for its clients, in seconds.
+/// How long a silent client keeps its locks, and how long a server that has started waits for its clients, in
+/// seconds.
 pub(super) const LEASE: u32 = 10;
 /// Its root inside its host, and the shared storage in there.
 const ROOT: &str = "/srv/root";
@@ -141,7 +143,8 @@ impl NfsServer {
         self.storage.join(export)
     }
 
-    /// Lets these clients, and nobody else, mount an export; holds when it returns, as the server says itself.
+    /// Lets these clients, and nobody else, mount an export; holds when it returns, as the server says
+    /// itself.
     ///
     /// # Errors
     /// When there is no such export, or the server says otherwise afterwards.
@@ -199,13 +202,14 @@ impl NfsServer {
 
     /// Takes from the client that calls itself `client` all its opens and locks, on every export.
     ///
-    /// The server then waits for clients to reclaim, and grants new locks when it next looks whether any will: within
-    /// half a lease.
+    /// The server then waits for clients to reclaim, and grants new locks when it next looks whether any
+    /// will: within half a lease.
     ///
     /// # Errors
     /// When the server refuses.
     pub fn release(&self, client: &str) -> Result<()> {
-        // An owner begins with what its host calls itself: the slash keeps 10.77.0.11 from meaning 10.77.0.111 too.
+        // An owner begins with what its host calls itself: the slash keeps 10.77.0.11 from meaning
+        // 10.77.0.111 too.
         self.call("admin", "admin.grace", &[&format!("string:2:{client}/")]).map(drop)
     }
 
@@ -223,8 +227,8 @@ impl NfsServer {
         Ok(listed.stdout.lines().filter_map(peer).collect())
     }
 
-    /// The locks that it holds for clients now, on the files named so that are at most one directory below an export: the
-    /// kernel under the server knows them. Whose they are it does not tell.
+    /// The locks that it holds for clients now, on the files named so that are at most one directory below an
+    /// export: the kernel under the server knows them. Whose they are it does not tell.
     ///
     /// # Errors
     /// When the storage cannot be listed.
@@ -355,8 +359,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("string \"")?.strip_suffix('"'))
 }
 
-/// Reads what `ShowClients` prints: of each client its address, what it uses, and the seconds and nanoseconds of its last
-/// request.
+/// Reads what `ShowClients` prints: of each client its address, what it uses, and the seconds and nanoseconds
+/// of its last request.
 fn last_heard(text: &str) -> BTreeMap<Ipv4Addr, i64> {
     let mut heard = BTreeMap::new();
     let mut client = None;

@@ -1,5 +1,6 @@
-//! A storage system with ONTAP's REST API in front of the real NFS server: its export rules are the server's, a lock
-//! that is broken is released there, and the locks and clients that it shows are those that the server has.
+//! A storage system with ONTAP's REST API in front of the real NFS server: its export rules are the server's,
+//! a lock that is broken is released there, and the locks and clients that it shows are those that the server
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -45,7 +46,8 @@ struct State {
 }
 
 impl NfsOntap {
-    /// Starts it for volumes, each an export of the same name that one host, by name and address, is let in to.
+    /// Starts it for volumes, each an export of the same name that one host, by name and address, is let in
+    /// to.
     ///
     /// # Errors
     /// When it cannot listen, or the server does not do as its rules say.

@@ -82,8 +82,8 @@ impl GuestAgent {
         Ok(overall.with_context(|| format!("no overall exposure in {said}"))?.parse()?)
     }
 
-    /// Kafka here is the shipped unit, started by the takeover of `epoch`: its condition said yes, and its main process has
-    /// the epoch and is Kafka's user's.
+    /// Kafka here is the shipped unit, started by the takeover of `epoch`: its condition said yes, and its
+    /// main process has the epoch and is Kafka's user's.
     ///
     /// # Errors
     /// What is otherwise.

@@ -17,7 +17,8 @@ pub struct Setup {
     pub rate: u32,
     /// How long the producer waits for an answer, in milliseconds.
     pub socket_timeout_ms: u32,
-    /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best rank.
+    /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best
+    /// rank.
     pub standbys: u8,
     /// The brokers whose home has an agent too, for that broker.
     pub at_home: &'static [i32],

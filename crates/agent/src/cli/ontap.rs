@@ -11,7 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 pub enum Ontap {
     /// Is the storage set up as Kafka on NFS needs it? Reads the volumes of every `[broker.storage.grant]`
     Audit,
-    /// Show what is missing for brokers' volumes; with `--apply` asks and MAKES it. Deletes and shrinks nothing
+    /// Show what is missing for brokers' volumes; with `--apply` asks and MAKES it. Deletes and shrinks
+    /// nothing
     Provision(Box<Provision>),
     /// How much storage efficiency saves: logical and physical bytes, by aggregate and by volume
     Efficiency,
@@ -20,7 +21,8 @@ pub enum Ontap {
 /// Options of `ontap provision`.
 #[derive(Debug, Args)]
 pub struct Provision {
-    /// ONTAP's management LIF, such as `https://cluster1-mgmt` [default: the one that the configuration names]
+    /// ONTAP's management LIF, such as `https://cluster1-mgmt`
+    /// [default: the one that the configuration names]
     #[arg(long, value_name = "URL", requires = "user", requires = "password_file")]
     pub url: Option<String>,
     /// The account; it needs more rights than the one that fences (see docs/ontap.md)
@@ -29,7 +31,8 @@ pub struct Provision {
     /// A file with its password
     #[arg(long, value_name = "PATH", requires = "url")]
     pub password_file: Option<PathBuf>,
-    /// A file with the authority that ONTAP's certificate must come from [default: those that this host trusts]
+    /// A file with the authority that ONTAP's certificate must come from
+    /// [default: those that this host trusts]
     #[arg(long, value_name = "PATH", requires = "url", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,
     /// SHA-256 of ONTAP's certificate, as `openssl x509 -fingerprint -sha256` prints it

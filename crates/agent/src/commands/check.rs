@@ -275,7 +275,8 @@ async fn counted(world: Arc<World>) -> Vec<Item> {
     items
 }
 
-/// Whether a peer tells who is connected to the brokers on its host. What it does not tell of waits for its own timeout.
+/// Whether a peer tells who is connected to the brokers on its host. What it does not tell of waits for its
+/// own timeout.
 async fn tells_clients(peer: Peer) -> Vec<Item> {
     let item = format!("peer {}: clients", peer.host());
     vec![match peer.tells_clients().await {

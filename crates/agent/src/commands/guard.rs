@@ -1,11 +1,13 @@
 //! `understudy guard`: may Kafka of one broker start on this host? Reads the ledger and nothing else.
 //!
-//! Whatever it cannot prove is a no. While a takeover is under way there is one yes: where the agent of this host starts a
-//! unit with this condition, for the very epoch that is open, after it has written down that it does, which is after
-//! every proof. That start is known by the epoch in the unit's environment, which only the agent puts there.
+//! Whatever it cannot prove is a no. While a takeover is under way there is one yes: where the agent of this
+//! host starts a unit with this condition, for the very epoch that is open, after it has written down that it
+//! does, which is after every proof. That start is known by the epoch in the unit's environment, which only
+//! the agent puts there.
 //!
-//! As a mere condition it says what is so *now*: between its yes and Kafka's first open file there is time for a second start. With
-//! `--exec` it becomes Kafka, and holds the broker's right on this host from before its look at the ledger on.
+//! As a mere condition it says what is so *now*: between its yes and Kafka's first open file there is time
+//! for a second start. With `--exec` it becomes Kafka, and holds the broker's right on this host from before
+//! its look at the ledger on.
 
 use std::fmt;
 use std::time::Duration;
@@ -133,8 +135,8 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The epoch by which this host may start Kafka, or why it may not. `start_of`: the epoch whose takeover this
-    /// start is part of, by the unit's environment.
+    /// The epoch by which this host may start Kafka, or why it may not. `start_of`: the epoch whose takeover
+    /// this start is part of, by the unit's environment.
     fn may_start(&self, start_of: Option<Epoch>) -> Result<Epoch, Refused> {
         let Self { broker, here, .. } = self;
         let standing = LedgerStanding::after(self.home, self.journals);
@@ -197,15 +199,17 @@ impl Case<'_> {
         Err(Refusal::EpochOpen.because(why))
     }
 
-    /// The epoch that fenced this host, if nothing shows that the fence is gone: a recovery here, or a rejoin.
+    /// The epoch that fenced this host, if nothing shows that the fence is gone: a recovery here, or a
+    /// rejoin.
     pub(super) fn fenced(&self) -> Option<Epoch> {
         let standing = LedgerStanding::after(self.home, self.journals);
         standing.fenced_here(self.here, self.orders).map(|fence| fence.epoch)
     }
 }
 
-/// Whether Kafka was started in this epoch, or the run that is at work has written down that it starts it. A run that
-/// carries on after a crash proves everything anew before it starts Kafka, so an intent from before it counts no more.
+/// Whether Kafka was started in this epoch, or the run that is at work has written down that it starts it. A
+/// run that carries on after a crash proves everything anew before it starts Kafka, so an intent from before
+/// it counts no more.
 fn start_is_begun(journal: &EpochJournal) -> bool {
     let is_start = |step: usize| matches!(journal.claim.plan.step(step), Some((_, Step::StartBroker { .. })));
     let done = journal.records.iter().any(|record| match record.entry {

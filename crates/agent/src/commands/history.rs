@@ -106,7 +106,8 @@ fn drawn(brokers: &[Chapter], epoch: Option<u64>) -> anyhow::Result<&Takeover> {
     })
 }
 
-/// The orders about `broker`, those for every broker among them. A host that rejoins matters where it was before.
+/// The orders about `broker`, those for every broker among them. A host that rejoins matters where it was
+/// before.
 fn orders_about(
     broker: BrokerId,
     home: Option<&HostName>,
@@ -138,7 +139,8 @@ impl Takeover {
         Self { phases: phases(&journal), spans: spans(&journal), proofs, journal }
     }
 
-    /// What to make quicker if the whole is to be quicker, the longest first; without what took less than a twentieth.
+    /// What to make quicker if the whole is to be quicker, the longest first; without what took less than a
+    /// twentieth.
     fn bounded_by(&self) -> Vec<String> {
         let mut bounding: Vec<&Span> = self.spans.iter().filter(|span| span.bounds).collect();
         let whole: Duration = bounding.iter().map(|span| span.took()).sum();

@@ -1,4 +1,5 @@
-//! `understudy rejoin`: a host that was fenced comes back as a standby. Checks everything, then lifts its fence.
+//! `understudy rejoin`: a host that was fenced comes back as a standby. Checks everything, then lifts its
+//! fence.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -115,7 +116,8 @@ pub(super) async fn run(global: &Global, yes: bool, config: &Config) -> anyhow::
 
 const FENCE: &str = "fence of this host";
 
-/// Takes this host's lock on every broker. Who has it is at work at a takeover, or was frozen in the middle of one.
+/// Takes this host's lock on every broker. Who has it is at work at a takeover, or was frozen in the middle
+/// of one.
 fn lock(world: &World) -> (Vec<Box<dyn Send>>, Vec<Check>) {
     let (mut locks, mut busy) = (Vec::new(), Vec::new());
     for broker in world.topology.brokers.keys() {
@@ -133,7 +135,8 @@ fn lock(world: &World) -> (Vec<Box<dyn Send>>, Vec<Check>) {
 /// Lifts the fence, reads that back, and tells all agents.
 async fn lift(world: &World, report: &mut Report) {
     let here = &world.topology.here;
-    // What this host has not written yet would come to the log dirs once it is let in again, over what others wrote since.
+    // What this host has not written yet would come to the log dirs once it is let in again, over what others
+    // wrote since.
     for (broker, _) in not_ours(world).await {
         let Some(storage) = world.ports.storage.get(&broker) else { continue };
         if let Err(error) = storage.withdraw().await {

@@ -191,7 +191,8 @@ impl Check<'_> {
         let one_fetch = Duration::from_millis(500);
         let fetch = "the longest silence of a live broker";
         self.long_enough("controller_silent_for", raw.controller_silent_for, one_fetch, fetch);
-        // What a look saw is news until the next one has ended, and the slowest signals may take a second for each.
+        // What a look saw is news until the next one has ended, and the slowest signals may take a second for
+        // each.
         let two = Duration::from_secs(2);
         self.long_enough("stale_after", raw.stale_after, two, "two looks of the slowest signal");
         let beats = recovery::execute::HEARTBEAT * 3;
@@ -248,7 +249,8 @@ impl Check<'_> {
         Some(ledger)
     }
 
-    /// A guarded broker that carries the ledger waits, after a loss of power, for the ledger that waits for it.
+    /// A guarded broker that carries the ledger waits, after a loss of power, for the ledger that waits for
+    /// it.
     fn ledger_is_elsewhere(&mut self, ledger: Option<&LedgerConfig>, brokers: &Brokers) {
         let Some(LedgerConfig::Kafka(ledger)) = ledger else { return };
         let guarded = |endpoint: &Endpoint| brokers.brokers.values().find(|b| b.listener == *endpoint);

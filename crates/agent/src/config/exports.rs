@@ -1,5 +1,5 @@
-//! What fences by export rules ask of the rest of the file: a proof by them speaks of volumes, so every broker that may
-//! run on such a host must be known to be on those.
+//! What fences by export rules ask of the rest of the file: a proof by them speaks of volumes, so every
+//! broker that may run on such a host must be known to be on those.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

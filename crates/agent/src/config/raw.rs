@@ -1,4 +1,5 @@
-//! The configuration as it is typed. Doc comments here, and in the drivers' own sections, are the reference page.
+//! The configuration as it is typed. Doc comments here, and in the drivers' own sections, are the reference
+//! page.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -64,21 +65,22 @@ fn mode(_: &mut schemars::SchemaGenerator) -> Schema {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawAgent {
-    /// This machine's name in the ledger. It must differ on every machine, and stay the same on this one. The first machine that
-    /// says a name has it; another one is refused (`name_taken`).
+    /// This machine's name in the ledger. It must differ on every machine, and stay the same on this one. The
+    /// first machine that says a name has it; another one is refused (`name_taken`).
     pub(crate) host: String,
-    /// A local directory for small files: which machine this is (`instance`), which ledger it knows (`ledger.json`), which Kafka
-    /// was started here, its configuration, its output. Do not copy it to another machine.
+    /// A local directory for small files: which machine this is (`instance`), which ledger it knows
+    /// (`ledger.json`), which Kafka was started here, its configuration, its output. Do not copy it to
+    /// another machine.
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
-    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view` and
-    /// `/v1/clients`, as address:port. It has no authentication: keep it on the loopback address or on a management network.
-    /// Peers cannot reach the loopback address. `/v1/clients`, which names who is connected to brokers here, is given only to
-    /// the addresses in `url` of each `[[peer]]`.
+    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view`
+    /// and `/v1/clients`, as address:port. It has no authentication: keep it on the loopback address or on a
+    /// management network. Peers cannot reach the loopback address. `/v1/clients`, which names who is
+    /// connected to brokers here, is given only to the addresses in `url` of each `[[peer]]`.
     #[serde(default = "listen")]
     pub(crate) listen: String,
-    /// The Unix socket where root may also give orders (pause, resume, ack, approve), besides reading the same
-    /// pages. `agent.sock` in `state_dir`, if it is not given.
+    /// The Unix socket where root may also give orders (pause, resume, ack, approve), besides reading the
+    /// same pages. `agent.sock` in `state_dir`, if it is not given.
     #[serde(default)]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -95,16 +97,17 @@ fn listen() -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawPolicy {
-    /// A broker whose host cannot be reached is taken over after this long; with what a first and a last probe take, that is
-    /// about half a second later. At least three probes (750 ms), so that one lost packet does not look like a
-    /// dead host. Longer than a host may stand still without being dead, such as a virtual machine that is moved.
+    /// A broker whose host cannot be reached is taken over after this long; with what a first and a last
+    /// probe take, that is about half a second later. At least three probes (750 ms), so that one lost packet
+    /// does not look like a dead host. Longer than a host may stand still without being dead, such as a
+    /// virtual machine that is moved.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) host_down_after: Duration,
     /// A broker that accepts connections and does not answer is taken over after this long. Longer than the
-    /// longest pause (garbage collection, storage) that the brokers get over by themselves. Where a takeover is
-    /// expected to take longer than this (as the last ones did, or with much to read of the logs), it is waited for as
-    /// long as that, but never for more than three times this.
+    /// longest pause (garbage collection, storage) that the brokers get over by themselves. Where a takeover
+    /// is expected to take longer than this (as the last ones did, or with much to read of the logs), it is
+    /// waited for as long as that, but never for more than three times this.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) hung_after: Duration,
@@ -121,15 +124,15 @@ pub(crate) struct RawPolicy {
     /// If more brokers than this do not answer at once, nothing is taken over: that is a rack, a network or
     /// the storage, not a host.
     pub(crate) max_brokers_down: usize,
-    /// If more than this share of all brokers does not answer at once, in percent, nothing is taken over, whatever
-    /// their number.
+    /// If more than this share of all brokers does not answer at once, in percent, nothing is taken over,
+    /// whatever their number.
     pub(crate) max_percent_down: u8,
     /// Evidence older than this counts as not seen.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) stale_after: Duration,
-    /// A claimant that has written nothing to its takeover's journal for this long may be succeeded by another
-    /// standby, which fences it as well. A claimant at work writes every 3 s.
+    /// A claimant that has written nothing to its takeover's journal for this long may be succeeded by
+    /// another standby, which fences it as well. A claimant at work writes every 3 s.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) claim_silent_after: Duration,
@@ -137,9 +140,10 @@ pub(crate) struct RawPolicy {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) restart_after: Duration,
-    /// A broker of this host that has not answered since this agent began may be booting, and is not taken for one that ended: whoever
-    /// else starts it here, such as its unit, has this long. Longer than a boot takes until Kafka is executed, and shorter than
-    /// `process_down_after`, by which others take the broker over.
+    /// A broker of this host that has not answered since this agent began may be booting, and is not taken
+    /// for one that ended: whoever else starts it here, such as its unit, has this long. Longer than a boot
+    /// takes until Kafka is executed, and shorter than `process_down_after`, by which others take the broker
+    /// over.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) boot_patience: Duration,
@@ -149,8 +153,8 @@ pub(crate) struct RawPolicy {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) restart_window: Duration,
-    /// How many takeovers of one broker within `budget_window` are decided without a person. When they are spent,
-    /// the agents hold until `understudy ack`. What people ask for does not count.
+    /// How many takeovers of one broker within `budget_window` are decided without a person. When they are
+    /// spent, the agents hold until `understudy ack`. What people ask for does not count.
     pub(crate) takeovers_per_broker: usize,
     /// The same for all guarded brokers together.
     pub(crate) takeovers_per_cluster: usize,

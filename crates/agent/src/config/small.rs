@@ -1,4 +1,5 @@
-//! What a broker host needs for `guard` and `ledger`: a small part of the same file. The rest may be there or not.
+//! What a broker host needs for `guard` and `ledger`: a small part of the same file. The rest may be there or
+//! not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use super::raw;
 pub struct Small {
     /// This host.
     pub here: HostName,
-    /// Where the agent of this host keeps its own: what this machine is, which ledger it knows, and the brokers' rights.
+    /// Where the agent of this host keeps its own: what this machine is, which ledger it knows, and the
+    /// brokers' rights.
     pub state_dir: PathBuf,
     /// The ledger.
     pub ledger: LedgerConfig,

@@ -17,7 +17,8 @@ pub struct LogSink {
 }
 
 impl LogSink {
-    /// A takeover that cannot get on is tried again every second or so. Whoever was paged once need not be again.
+    /// A takeover that cannot get on is tried again every second or so. Whoever was paged once need not be
+    /// again.
     fn interrupted(&self, broker: Option<i32>, epoch: Option<u64>, why: &str) {
         let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         if stopped.insert(broker, why.to_owned()).is_some_and(|before| before == why) {

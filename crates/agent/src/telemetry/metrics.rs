@@ -116,8 +116,8 @@ fn seconds() -> Histogram {
     Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 180.0, 900.0])
 }
 
-/// From a tenth of a millisecond, where a tick of a few brokers is, to a second. A tick is due every 100 ms; 50 ms
-/// is what 1,000 brokers may take.
+/// From a tenth of a millisecond, where a tick of a few brokers is, to a second. A tick is due every 100 ms;
+/// 50 ms is what 1,000 brokers may take.
 fn fractions() -> Histogram {
     let bounds =
         [0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 250.0, 1000.0];

@@ -18,7 +18,8 @@ pub(crate) struct Bed {
     config: PathBuf,
 }
 
-/// The SVM as TR-4947 wants it, with the volume `kafka01` of broker 1, which 10.0.0.101 has mounted by 16 connections.
+/// The SVM as TR-4947 wants it, with the volume `kafka01` of broker 1, which 10.0.0.101 has mounted by 16
+/// connections.
 pub(crate) fn good_world() -> World {
     let mut world = World::small();
     world.policy("svm1", "kafka1", &[&["10.0.0.101"]]);

@@ -1,4 +1,5 @@
-//! `understudy ontap …`: the real binary against the stateful fake of ONTAP, over HTTPS with a pinned certificate.
+//! `understudy ontap …`: the real binary against the stateful fake of ONTAP, over HTTPS with a pinned
+//! certificate.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

@@ -47,7 +47,8 @@ pub(super) fn evaluate(world: &World, client: IpAddr, volume: &str) -> Access {
     rules.into_iter().find(|rule| applies(rule, client)).map_or(Access::Denied, verdict_of)
 }
 
-/// As a client that knocks: its verdict is remembered, and one that a change of rules has not reached yet is used.
+/// As a client that knocks: its verdict is remembered, and one that a change of rules has not reached yet is
+/// used.
 pub(super) fn knock(world: &mut World, client: IpAddr, volume: &str) -> Access {
     let Some(policy) = exported_by(world, volume).as_ref().and_then(Value::as_i64) else {
         return Access::NotMounted;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::read::Cut;
 use super::refusal::Refusal;
 
-/// Something that goes wrong with some requests: which, and how often, is said by [`Fault::on`] and [`Fault::first`].
+/// Something that goes wrong with some requests: which, and how often, is said by [`Fault::on`] and
+/// [`Fault::first`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,7 +74,8 @@ impl Fault {
         Self::new(Kind::Lie)
     }
 
-    /// A change of export rules reaches clients that the access cache knows only after so long, or after a flush.
+    /// A change of export rules reaches clients that the access cache knows only after so long, or after a
+    /// flush.
     #[must_use]
     pub fn bites_late(by: Duration) -> Self {
         Self::new(Kind::Late(by))
@@ -97,8 +99,8 @@ impl Fault {
         Self::new(Kind::Denied)
     }
 
-    /// Lists come in pages of at most `size` records, whatever was asked for; `next` leads on, from the last page to
-    /// an empty one. A PATCH or DELETE of many does as many, and its `next` is where to repeat it.
+    /// Lists come in pages of at most `size` records, whatever was asked for; `next` leads on, from the last
+    /// page to an empty one. A PATCH or DELETE of many does as many, and its `next` is where to repeat it.
     #[must_use]
     pub fn short_pages(size: usize) -> Self {
         Self::new(Kind::ShortPages(size))

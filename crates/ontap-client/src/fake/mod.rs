@@ -1,9 +1,9 @@
 //! A stateful ONTAP in this process, over HTTP or HTTPS: for tests, and for pointing a vendor's own tools at.
 //!
-//! It keeps records as ONTAP shows them, answers the query language over them (`fields`, filters, pages, order),
-//! follows the rules of each resource that it knows, and ends changes of volumes in jobs. [`Fault`]s make it behave as
-//! storage does on a bad day. [`Fake::allows`] says whether a client would be let in, as the export policies and the
-//! access cache have it at this moment.
+//! It keeps records as ONTAP shows them, answers the query language over them (`fields`, filters, pages,
+//! order), follows the rules of each resource that it knows, and ends changes of volumes in jobs. [`Fault`]s
+//! make it behave as storage does on a bad day. [`Fake::allows`] says whether a client would be let in, as
+//! the export policies and the access cache have it at this moment.
 //!
 //! ```
 //! # async fn example() -> std::io::Result<()> {
@@ -19,10 +19,10 @@
 //! # }
 //! ```
 //!
-//! What it is not: no real system stood behind it. Where nobody could establish what ONTAP does, it does the plain
-//! thing. It serves a few hundred records, clears nothing away, checks no types of what it does not use, and takes
-//! every field that it is asked for as known ([`World::does_not_know`] names those that are not). Where a volume is
-//! meant by its name alone, that name has to be one of a kind in all SVMs.
+//! What it is not: no real system stood behind it. Where nobody could establish what ONTAP does, it does the
+//! plain thing. It serves a few hundred records, clears nothing away, checks no types of what it does not
+//! use, and takes every field that it is asked for as known ([`World::does_not_know`] names those that are
+//! not). Where a volume is meant by its name alone, that name has to be one of a kind in all SVMs.
 
 mod access;
 mod answer;
@@ -153,7 +153,8 @@ impl Fake {
         result
     }
 
-    /// Ends all jobs now, as if their time had come: [`World::jobs_take`] an hour, and a test need not race with them.
+    /// Ends all jobs now, as if their time had come: [`World::jobs_take`] an hour, and a test need not race
+    /// with them.
     pub fn end_jobs(&self) {
         self.state.end_jobs();
     }
@@ -179,22 +180,23 @@ impl Fake {
         self.state.lock().faults.clear();
     }
 
-    /// What happens when `client` touches `volume` now. The access cache remembers the verdict, as it does for every
-    /// client that touches a volume: only a client that it knows is subject to [`Fault::bites_late`].
+    /// What happens when `client` touches `volume` now. The access cache remembers the verdict, as it does
+    /// for every client that touches a volume: only a client that it knows is subject to
+    /// [`Fault::bites_late`].
     #[must_use]
     pub fn allows(&self, client: IpAddr, volume: &str) -> Access {
         access::knock(&mut self.state.lock().world, client, volume)
     }
 
-    /// Has `act` called after every change by request, before it is answered: for a test bed that gates real access by
-    /// [`Fake::allows`], so that who reads an answer finds it to be so. What comes later ([`Fault::bites_late`], a job)
-    /// is told by [`Fake::changes`].
+    /// Has `act` called after every change by request, before it is answered: for a test bed that gates real
+    /// access by [`Fake::allows`], so that who reads an answer finds it to be so. What comes later
+    /// ([`Fault::bites_late`], a job) is told by [`Fake::changes`].
     pub fn follow(&self, act: impl Fn() + Send + Sync + 'static) {
         self.state.follow(Follower(Arc::new(act)));
     }
 
-    /// Wakes up whenever [`Fake::allows`] may have come to answer otherwise: after every change, when a job ends, and
-    /// when a lag is over.
+    /// Wakes up whenever [`Fake::allows`] may have come to answer otherwise: after every change, when a job
+    /// ends, and when a lag is over.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.state.changes()

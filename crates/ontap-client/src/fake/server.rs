@@ -56,8 +56,8 @@ pub(super) fn identity(address: SocketAddr) -> io::Result<Identity> {
     Ok(Identity { acceptor, pem: made.cert.pem(), der: made.cert.der().to_vec() })
 }
 
-/// Lets every client certificate pass, and none at all: whose it is, is looked up with each request, and an unknown
-/// one is answered with 401. That the client has its key is checked.
+/// Lets every client certificate pass, and none at all: whose it is, is looked up with each request, and an
+/// unknown one is answered with 401. That the client has its key is checked.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -16,8 +16,8 @@ pub(super) const SMALLEST_VOLUME: i64 = 20 * 1024 * 1024;
 
 /// The state of the fake: records by table, accounts, and the access cache.
 ///
-/// Records are plain JSON as ONTAP would show them in full. The methods here keep references (`svm`, `volume`,
-/// `export_policy`) consistent; [`World::insert`] and [`World::update`] let a test write anything.
+/// Records are plain JSON as ONTAP would show them in full. The methods here keep references (`svm`,
+/// `volume`, `export_policy`) consistent; [`World::insert`] and [`World::update`] let a test write anything.
 #[derive(Debug, Clone)]
 pub struct World {
     tables: BTreeMap<Table, Vec<Value>>,
@@ -49,7 +49,8 @@ pub(super) struct Account {
 }
 
 impl Default for World {
-    /// A cluster named `cluster1` of ONTAP 9.15.1 with the account `admin`, password `secret`, and nothing else.
+    /// A cluster named `cluster1` of ONTAP 9.15.1 with the account `admin`, password `secret`, and nothing
+    /// else.
     fn default() -> Self {
         let mut world = Self {
             tables: BTreeMap::new(),
@@ -75,9 +76,9 @@ impl Default for World {
 }
 
 impl World {
-    /// A small world: the HA pair `node-01`/`node-02`, aggregate `aggr1`, SVM `svm1` with NFSv4.1, data LIF `lif1`
-    /// (10.0.0.50), the policy `default`, one SnapMirror relationship. The client 10.0.0.101 connects to a volume
-    /// `kafka01` and holds locks in it as soon as there is one.
+    /// A small world: the HA pair `node-01`/`node-02`, aggregate `aggr1`, SVM `svm1` with NFSv4.1, data LIF
+    /// `lif1` (10.0.0.50), the policy `default`, one SnapMirror relationship. The client 10.0.0.101 connects
+    /// to a volume `kafka01` and holds locks in it as soon as there is one.
     #[must_use]
     pub fn small() -> Self {
         let mut world = Self::default();
@@ -233,7 +234,8 @@ impl World {
         self.insert(Table::Interfaces, lif);
     }
 
-    /// An export policy with one rule for each entry of `rules`: who matches it may read and write. Returns its id.
+    /// An export policy with one rule for each entry of `rules`: who matches it may read and write. Returns
+    /// its id.
     pub fn policy(&mut self, svm: &str, name: &str, rules: &[&[&str]]) -> i64 {
         let id = self.policy_id();
         let svm = self.reference(Table::Svms, svm);
@@ -280,8 +282,8 @@ impl World {
         now.into_iter().for_each(|(volume, client)| self.guest(&volume, client));
     }
 
-    /// A connected client that has been idle for so long (whole seconds), and its TCP connection. From now on its
-    /// `idle_duration` grows, until [`World::touch`].
+    /// A connected client that has been idle for so long (whole seconds), and its TCP connection. From now on
+    /// its `idle_duration` grows, until [`World::touch`].
     pub fn connect(&mut self, volume: &str, client: IpAddr, idle: Duration) {
         let Some(row) = self.find(Table::Volumes, &[("name", volume)]).cloned() else { return };
         let svm = query::text(&row["svm"]["name"]);
@@ -310,7 +312,8 @@ impl World {
         self.update(Table::ConnectedClients, &place, json!({ "~since": seconds_ago(Duration::ZERO) })) > 0
     }
 
-    /// What the volume's metrics show from now on: writes per second, bytes per second, and microseconds for each.
+    /// What the volume's metrics show from now on: writes per second, bytes per second, and microseconds for
+    /// each.
     pub fn load(&mut self, volume: &str, iops: u64, throughput: u64, latency: u64) {
         let rate = |value: u64| json!({ "read": 0, "write": value, "other": 0, "total": value });
         let metric = json!({
@@ -320,8 +323,8 @@ impl World {
         self.update(Table::Volumes, &[("name", volume)], json!({ "metric": metric }));
     }
 
-    /// What the volume's raw counters show from now on: reads, writes and other operations since the node started, dated
-    /// `at`. `status` is `ok`, or why they are not whole.
+    /// What the volume's raw counters show from now on: reads, writes and other operations since the node
+    /// started, dated `at`. `status` is `ok`, or why they are not whole.
     pub fn counted(&mut self, volume: &str, operations: [u64; 3], at: jiff::Timestamp, status: &str) {
         let [read, write, other] = operations;
         let all = json!({ "read": read, "write": write, "other": other, "total": read + write + other });
@@ -398,7 +401,8 @@ impl World {
         before - rows.len()
     }
 
-    /// Whether the rules as they stand let `client` in to `volume` (of any SVM), whatever the access cache holds.
+    /// Whether the rules as they stand let `client` in to `volume` (of any SVM), whatever the access cache
+    /// holds.
     #[must_use]
     pub fn would_allow(&self, client: IpAddr, volume: &str) -> Access {
         super::access::evaluate(self, client, volume)
@@ -432,7 +436,8 @@ impl World {
         12_884_901_888 + i64::try_from(self.counter).unwrap_or_default()
     }
 
-    /// The rules of a policy have changed. With a lag in force, verdicts that clients have got stay for so long.
+    /// The rules of a policy have changed. With a lag in force, verdicts that clients have got stay for so
+    /// long.
     pub(super) fn rules_changed(&mut self, policy: i64) {
         // Without one, what an earlier change left in the cache stays there all the same.
         let Some(lag) = self.lag else { return };

@@ -1,5 +1,5 @@
-//! The passthrough to the command line, for what REST does not have. Its use is reported to the vendor (AutoSupport),
-//! and each command needs its own entry in the account's role, `/api/private/cli/<words>`.
+//! The passthrough to the command line, for what REST does not have. Its use is reported to the vendor
+//! (AutoSupport), and each command needs its own entry in the account's role, `/api/private/cli/<words>`.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ fn path(command: &str) -> Vec<&str> {
 }
 
 impl Client {
-    /// What `<command> show -fields <fields>` shows. `command` is without `show`. Every field that is wanted must be
-    /// named, as on the command line; they come back with `_` for `-`. ONTAP 9.6.
+    /// What `<command> show -fields <fields>` shows. `command` is without `show`. Every field that is wanted
+    /// must be named, as on the command line; they come back with `_` for `-`. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`].
@@ -67,7 +67,8 @@ impl Client {
         self.call().list_plain(&path(command), query.fields(fields)).await
     }
 
-    /// `<command> modify` of what the query names. `repeat`: [`Repeat::Safe`] if all values are absolute. ONTAP 9.6.
+    /// `<command> modify` of what the query names. `repeat`: [`Repeat::Safe`] if all values are absolute.
+    /// ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::NothingMatched`] if it changed nothing.
@@ -92,9 +93,9 @@ impl Client {
         self.call().cli_change(ask).await
     }
 
-    /// Makes a node, or all of them, forget who may access the SVM's volumes, so that a changed export rule is asked
-    /// at once. ONTAP 9.6, by the passthrough; that it works on every release is not established, so that an error
-    /// here means "not flushed" and no more.
+    /// Makes a node, or all of them, forget who may access the SVM's volumes, so that a changed export rule
+    /// is asked at once. ONTAP 9.6, by the passthrough; that it works on every release is not established, so
+    /// that an error here means "not flushed" and no more.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::is_not_visible`] if the account may not do it.
@@ -105,9 +106,9 @@ impl Client {
         self.cli_run(command, body.into(), Privilege::Advanced).await.map(drop)
     }
 
-    /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not rename it
-    /// to `.nfs…` instead. `None`: ONTAP does not say. Asked as admin first, and then with advanced privilege, since
-    /// which one is needed differs. ONTAP 9.12.1, by the passthrough.
+    /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not
+    /// rename it to `.nfs…` instead. `None`: ONTAP does not say. Asked as admin first, and then with advanced
+    /// privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::NothingMatched`] if there is no such volume.
@@ -115,8 +116,8 @@ impl Client {
         self.call().preserve_unlink(svm, volume).await
     }
 
-    /// As [`preserve_unlink`](Self::preserve_unlink), of every volume of an SVM in one request, by the volumes' names.
-    /// ONTAP 9.12.1, by the passthrough.
+    /// As [`preserve_unlink`](Self::preserve_unlink), of every volume of an SVM in one request, by the
+    /// volumes' names. ONTAP 9.12.1, by the passthrough.
     ///
     /// # Errors
     /// As every call, see [`Error`].
@@ -126,8 +127,8 @@ impl Client {
         Ok(found.into_iter().map(|row| (row.volume, row.is_preserve_unlink_enabled)).collect())
     }
 
-    /// Sets [`preserve_unlink`](Self::preserve_unlink), and reads it back. Tried as admin first, and then with
-    /// advanced privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
+    /// Sets [`preserve_unlink`](Self::preserve_unlink), and reads it back. Tried as admin first, and then
+    /// with advanced privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::NotApplied`] if ONTAP said that it was done and it was not.
@@ -144,7 +145,8 @@ impl Client {
             if !wants_privilege(&error) || error.is_unconfirmed() {
                 return Err(error);
             }
-            // If that fails too, the second answer is the one about the parameter, which admin may not even see.
+            // If that fails too, the second answer is the one about the parameter, which admin may not even
+            // see.
             call.cli_modify(ask(Privilege::Advanced)?).await?;
         }
         let is = call.preserve_unlink(svm, volume).await.map_err(after_change(request.clone()))?;

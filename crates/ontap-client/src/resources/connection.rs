@@ -59,12 +59,12 @@ const FIELDS: &[&str] =
     &["lif-name", "local-address", "local-port", "remote-ip", "remote-port", "proto", "service"];
 
 impl Client {
-    /// The connections that match. ONTAP 9.6, by the passthrough to the command line; the account's role needs
-    /// `/api/private/cli/network/connections`.
+    /// The connections that match. ONTAP 9.6, by the passthrough to the command line; the account's role
+    /// needs `/api/private/cli/network/connections`.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's address is
-    /// none.
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's
+    /// address is none.
     pub async fn active_connections(
         &self,
         which: &ConnectionQuery<'_>,

@@ -1,7 +1,7 @@
 //! Export policies and their rules: who may reach a volume at all.
 //!
-//! A policy without rules lets nobody in. The first rule that matches a client decides. Rules are asked at every
-//! operation, but through a cache on each node, so that a change may bite late: see
+//! A policy without rules lets nobody in. The first rule that matches a client decides. Rules are asked at
+//! every operation, but through a cache on each node, so that a change may bite late: see
 //! [`Client::flush_access_cache`], and verify from the client's side.
 
 use std::collections::BTreeSet;
@@ -53,7 +53,8 @@ pub struct ExportRule {
 }
 
 impl ExportRule {
-    /// Whether the rule is for these clients and no other. Addresses are compared as such, names without case.
+    /// Whether the rule is for these clients and no other. Addresses are compared as such, names without
+    /// case.
     #[must_use]
     pub fn is_for(&self, clients: &[&str]) -> bool {
         let have: BTreeSet<_> = self.clients.iter().map(|client| canonical(&client.pattern)).collect();
@@ -142,8 +143,8 @@ impl Client {
         self.call().export_policy(svm, name).await
     }
 
-    /// Makes an export policy with these rules, in their order, and returns it as read back. Without rules it lets
-    /// nobody in. ONTAP 9.6.
+    /// Makes an export policy with these rules, in their order, and returns it as read back. Without rules it
+    /// lets nobody in. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::is_duplicate`] if there is one of this name.
@@ -174,8 +175,8 @@ impl Client {
         self.call().remove(&[POLICIES, &[&id]].concat(), Query::new(), Repeat::Safe).await
     }
 
-    /// The rules of a policy in the order in which they are asked. Read from the rules themselves, since the policy's
-    /// own view is cut off at 500 of them. ONTAP 9.6.
+    /// The rules of a policy in the order in which they are asked. Read from the rules themselves, since the
+    /// policy's own view is cut off at 500 of them. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`].
@@ -192,8 +193,8 @@ impl Client {
         self.call().get(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new().fields(RULE)).await
     }
 
-    /// Makes a rule, and returns its index where ONTAP tells it. With the index of another rule it is put before that
-    /// one. ONTAP 9.6.
+    /// Makes a rule, and returns its index where ONTAP tells it. With the index of another rule it is put
+    /// before that one. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::is_duplicate`] if the policy has the same rule already.
@@ -206,27 +207,28 @@ impl Client {
         Ok(index.and_then(whole_number))
     }
 
-    /// Makes a rule be for these clients and no other, in one step: there is no moment at which neither the old nor
-    /// the new list holds. Returns all rules of the policy, as read back in one answer. ONTAP 9.6.
+    /// Makes a rule be for these clients and no other, in one step: there is no moment at which neither the
+    /// old nor the new list holds. Returns all rules of the policy, as read back in one answer. ONTAP 9.6.
     ///
-    /// `rule` is the rule as the caller has read it, here or in the policy's own view, which may leave fields out. An
-    /// index alone is no key, since a rule that is put before it moves it: so the rules are read before each attempt,
-    /// and nothing is sent unless this one is still for the same clients. Between that and the change there is a
-    /// moment that ONTAP offers no lock for; what happened in it shows when the rules are read back.
+    /// `rule` is the rule as the caller has read it, here or in the policy's own view, which may leave fields
+    /// out. An index alone is no key, since a rule that is put before it moves it: so the rules are read
+    /// before each attempt, and nothing is sent unless this one is still for the same clients. Between that
+    /// and the change there is a moment that ONTAP offers no lock for; what happened in it shows when the
+    /// rules are read back.
     ///
-    /// An attempt that hung may be taken up after the one that was confirmed, and set the same clients again over a
-    /// later change: so read the rules once more when the attempt limit has passed since.
+    /// An attempt that hung may be taken up after the one that was confirmed, and set the same clients again
+    /// over a later change: so read the rules once more when the attempt limit has passed since.
     ///
-    /// To take a broker over, do not put the new owner in the place of the old one: leave nobody whom the old owner
-    /// could be, see to it that this bites and break the locks, and only then let the new owner in. Reading back shows
-    /// what is configured, and each node may still go by its access cache: see
+    /// To take a broker over, do not put the new owner in the place of the old one: leave nobody whom the old
+    /// owner could be, see to it that this bites and break the locks, and only then let the new owner in.
+    /// Reading back shows what is configured, and each node may still go by its access cache: see
     /// [`flush_access_cache`](Self::flush_access_cache).
     ///
     /// # Errors
-    /// As every call, see [`Error`]. [`Error::NotApplied`] if afterwards the rule is another one, is not for these
-    /// clients, or if another rule names a client that was to lose its access here; a rule for a subnet or netgroup
-    /// that the client is in is not found out. [`Error::Usage`] without clients, since ONTAP would not know what is
-    /// meant, and if the rule is no longer as it was read.
+    /// As every call, see [`Error`]. [`Error::NotApplied`] if afterwards the rule is another one, is not for
+    /// these clients, or if another rule names a client that was to lose its access here; a rule for a subnet
+    /// or netgroup that the client is in is not found out. [`Error::Usage`] without clients, since ONTAP
+    /// would not know what is meant, and if the rule is no longer as it was read.
     pub async fn replace_clients(
         &self,
         policy: u64,
@@ -274,7 +276,8 @@ impl Client {
         }
     }
 
-    /// Deletes a rule. Not repeated if the answer is lost, since another rule may have moved to its index. ONTAP 9.6.
+    /// Deletes a rule. Not repeated if the answer is lost, since another rule may have moved to its index.
+    /// ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`].

@@ -60,8 +60,8 @@ impl Client {
     /// The export policies of an SVM with their rules. ONTAP 9.6.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Partial`] if ONTAP has cut off the rules of one: then read them by
-    /// [`Client::export_rules`].
+    /// As every call, see [`Error`]; [`Error::Partial`] if ONTAP has cut off the rules of one: then read them
+    /// by [`Client::export_rules`].
     pub async fn export_policy_rules(&self, svm: &str) -> Result<Vec<PolicyRules>> {
         let query = Query::new().equal("svm.name", svm)?;
         // Not known before 9.18, which `ignore_unknown_fields` is for.

@@ -219,8 +219,9 @@ const FIELDS: &[&str] = &[
 impl Client {
     /// The locks that match. ONTAP 9.10.1.
     ///
-    /// That there are none proves something only if the SVM and the volume are there by these names, and the address
-    /// is the one that the mount uses: ONTAP does not say that a name matches nothing. So look both up first.
+    /// That there are none proves something only if the SVM and the volume are there by these names, and the
+    /// address is the one that the mount uses: ONTAP does not say that a name matches nothing. So look both
+    /// up first.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::Usage`] if the client's address is none.
@@ -228,8 +229,8 @@ impl Client {
         self.call().list(PATH, which.query()?.fields(FIELDS)).await
     }
 
-    /// Breaks one lock; `Ok` also if it is gone. Its holder is not asked and not told: see to it first that it cannot
-    /// take the lock again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    /// Breaks one lock; `Ok` also if it is gone. Its holder is not asked and not told: see to it first that
+    /// it cannot take the lock again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
     ///
     /// # Errors
     /// As every call, see [`Error`].
@@ -237,13 +238,13 @@ impl Client {
         self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
     }
 
-    /// Breaks all locks that match, and says how many ONTAP counted. If ONTAP stops at one that has gone by itself, it
-    /// goes on until none is left or the time is up. Read them again afterwards: a holder that is not fenced takes
-    /// them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
+    /// Breaks all locks that match, and says how many ONTAP counted. If ONTAP stops at one that has gone by
+    /// itself, it goes on until none is left or the time is up. Read them again afterwards: a holder that is
+    /// not fenced takes them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Unconfirmed`] also
-    /// for a refusal that may be about one lock after others were broken; [`Error::Usage`] if neither a
+    /// As every call, see [`Error`]; [`Error::Partial`] if some could not be broken; [`Error::Unconfirmed`]
+    /// also for a refusal that may be about one lock after others were broken; [`Error::Usage`] if neither a
     /// volume nor a client is named, since that would break the locks of everyone in the SVM.
     pub async fn break_locks(&self, which: &LockQuery<'_>) -> Result<u64> {
         if which.volume.is_none() && which.client_address.is_none() {

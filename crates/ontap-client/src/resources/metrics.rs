@@ -167,7 +167,8 @@ struct WithCounters {
 }
 
 impl Client {
-    /// Figures over time, the newest first as ONTAP sends them. ONTAP 9.6 to 9.8, depending on what they are of.
+    /// Figures over time, the newest first as ONTAP sends them. ONTAP 9.6 to 9.8, depending on what they are
+    /// of.
     ///
     /// # Errors
     /// As every call, see [`Error`](crate::Error).
@@ -186,11 +187,12 @@ impl Client {
         Ok(volume.statistics)
     }
 
-    /// The operations counted in these volumes of an SVM, all in one request. A volume that is not there is left out.
-    /// ONTAP 9.7.
+    /// The operations counted in these volumes of an SVM, all in one request. A volume that is not there is
+    /// left out. ONTAP 9.7.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is named.
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is
+    /// named.
     pub async fn counters_of(&self, svm: &str, volumes: &[&str]) -> Result<Vec<VolumeCounters>> {
         let query = Query::new().equal("svm.name", svm)?.any_of("name", volumes)?.fields(OPERATIONS);
         self.call().list(&["storage", "volumes"], query).await

@@ -42,8 +42,8 @@ pub use volume_change::{NewClone, NewVolume, VolumeChange};
 
 use crate::error::{Error, Result};
 
-/// What an account or platform may not offer: FSx for ONTAP shows no aggregates, nodes and HA, and a role may hide
-/// anything. That is an answer, not an error.
+/// What an account or platform may not offer: FSx for ONTAP shows no aggregates, nodes and HA, and a role may
+/// hide anything. That is an answer, not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Visibility<T> {
     /// What is there.

@@ -24,8 +24,8 @@ open_enum! {
 /// What NFSv4.1 may do.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct NfsV41Features {
-    /// Whether clients may hold layouts, and so reach a volume without its export rules being asked on the way that
-    /// one thinks. ONTAP 9.8.
+    /// Whether clients may hold layouts, and so reach a volume without its export rules being asked on the
+    /// way that one thinks. ONTAP 9.8.
     #[serde(default, deserialize_with = "value::flag")]
     pub pnfs_enabled: Option<bool>,
     /// Whether clients may hold read delegations.
@@ -82,8 +82,8 @@ pub struct NfsTransport {
     pub tcp_max_transfer_bytes: Option<u32>,
 }
 
-/// How long a node remembers whether a client may access a policy's volumes, in seconds. The vendor's documents do not
-/// agree on the defaults: read these, do not assume. ONTAP 9.10.
+/// How long a node remembers whether a client may access a policy's volumes, in seconds. The vendor's
+/// documents do not agree on the defaults: read these, do not assume. ONTAP 9.10.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct AccessCache {
     /// That it may.
@@ -142,8 +142,8 @@ pub struct NfsChange {
     pub v4_grace_secs: Option<u32>,
     /// Bytes from 8192 to 1048576, a multiple of 4096. Mounts see it once they are mounted anew. ONTAP 9.11.
     pub tcp_max_transfer_bytes: Option<u32>,
-    /// How long a node remembers that a client may access, in seconds. The shorter, the sooner a changed export rule
-    /// bites, and the more often it is asked for. ONTAP 9.10.
+    /// How long a node remembers that a client may access, in seconds. The shorter, the sooner a changed
+    /// export rule bites, and the more often it is asked for. ONTAP 9.10.
     pub access_ttl_positive_secs: Option<u32>,
     /// How long a node remembers that a client may not access, in seconds. ONTAP 9.10.
     pub access_ttl_negative_secs: Option<u32>,
@@ -227,8 +227,9 @@ impl Client {
     /// Changes the NFS service of the SVM with this UUID, and reads it back. ONTAP 9.6.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Usage`] if there is nothing to change; [`Error::NotApplied`] if ONTAP
-    /// said that it was done, and something reads back otherwise. What ONTAP does not show is not compared.
+    /// As every call, see [`Error`]; [`Error::Usage`] if there is nothing to change; [`Error::NotApplied`] if
+    /// ONTAP said that it was done, and something reads back otherwise. What ONTAP does not show is not
+    /// compared.
     pub async fn update_nfs_service(&self, svm_uuid: &str, change: &NfsChange) -> Result<()> {
         let body = change.body();
         if body.is_empty() {

@@ -25,8 +25,8 @@ open_enum! {
     }
 }
 
-/// A client, on one LIF, with one volume. It stays here for up to two days after its last operation, unmounted or
-/// not: go by [`idle`](Self::idle), not by its being here.
+/// A client, on one LIF, with one volume. It stays here for up to two days after its last operation,
+/// unmounted or not: go by [`idle`](Self::idle), not by its being here.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct NfsClient {
     /// The SVM.
@@ -101,12 +101,12 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Client {
-    /// Who has been using NFS. ONTAP 9.7. That nobody matches proves something only if the SVM and the volume are
-    /// there by these names.
+    /// Who has been using NFS. ONTAP 9.7. That nobody matches proves something only if the SVM and the volume
+    /// are there by these names.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's address is
-    /// none.
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if the client's
+    /// address is none.
     pub async fn nfs_clients(&self, which: &NfsClientQuery<'_>) -> Result<Vec<NfsClient>> {
         let query = Query::new()
             .equal("svm.name", which.svm)?
@@ -118,7 +118,8 @@ impl Client {
     /// Who has been using these volumes, or constituents of theirs (`NAME__0001`), in one request. ONTAP 9.7.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is named.
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is
+    /// named.
     pub async fn nfs_clients_of(&self, svm: &str, volumes: &[&str]) -> Result<Vec<NfsClient>> {
         let plain = |name: &&&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let constituents: String = volumes.iter().filter(plain).map(|name| format!("|{name}__*")).collect();

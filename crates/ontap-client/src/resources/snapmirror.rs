@@ -169,12 +169,13 @@ impl Client {
         self.call().snapmirror(uuid).await
     }
 
-    /// Breaks a mirror, so that its destination can be written, and returns it as read back. The destination still
-    /// needs a junction, and the settings of the command line are its own. ONTAP 9.6.
+    /// Breaks a mirror, so that its destination can be written, and returns it as read back. The destination
+    /// still needs a junction, and the settings of the command line are its own. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`]; [`Error::is_in_use`] while a transfer is under way: halt it first
-    /// ([`pause_snapmirror`](Self::pause_snapmirror)); [`Error::NotApplied`] if it is not broken when read back.
+    /// ([`pause_snapmirror`](Self::pause_snapmirror)); [`Error::NotApplied`] if it is not broken when read
+    /// back.
     pub async fn break_snapmirror(&self, uuid: &str) -> Result<SnapMirror> {
         self.call().set_mirror(uuid, &MirrorState::BrokenOff, &[MirrorState::BrokenOff]).await
     }
@@ -187,8 +188,8 @@ impl Client {
         self.call().set_mirror(uuid, &MirrorState::Paused, &[MirrorState::Paused]).await
     }
 
-    /// Lets a mirror that was halted or broken follow its source again. **What was written to a broken mirror's
-    /// destination since is lost.** ONTAP 9.6.
+    /// Lets a mirror that was halted or broken follow its source again. **What was written to a broken
+    /// mirror's destination since is lost.** ONTAP 9.6.
     ///
     /// # Errors
     /// As for [`break_snapmirror`](Self::break_snapmirror).

@@ -211,8 +211,8 @@ impl Client {
     /// Changes a volume, and returns it as read back. ONTAP 9.6.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Usage`] if there is nothing to change; [`Error::NotApplied`] if ONTAP
-    /// said that it was done, and junction or export policy read back otherwise.
+    /// As every call, see [`Error`]; [`Error::Usage`] if there is nothing to change; [`Error::NotApplied`] if
+    /// ONTAP said that it was done, and junction or export policy read back otherwise.
     pub async fn update_volume(&self, volume_uuid: &str, change: &VolumeChange<'_>) -> Result<Volume> {
         let body = change.body();
         if body.is_empty() {
@@ -229,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Deletes a volume; `Ok` also if there is none. Unmount it first. For some hours ONTAP keeps it where its
-    /// support can bring it back. ONTAP 9.6.
+    /// Deletes a volume; `Ok` also if there is none. Unmount it first. For some hours ONTAP keeps it where
+    /// its support can bring it back. ONTAP 9.6.
     ///
     /// # Errors
     /// As every call, see [`Error`].

@@ -1,5 +1,5 @@
-//! Answers of any release: fields that are new, fields that are missing or null, words that nobody knows, and numbers
-//! and booleans as strings, in every kind of object.
+//! Answers of any release: fields that are new, fields that are missing or null, words that nobody knows, and
+//! numbers and booleans as strings, in every kind of object.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

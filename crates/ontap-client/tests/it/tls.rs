@@ -20,7 +20,8 @@ struct Identity {
     key: String,
 }
 
-/// Two authorities, and what the first one has signed: a server for 127.0.0.1 and a client. Made once for all tests.
+/// Two authorities, and what the first one has signed: a server for 127.0.0.1 and a client. Made once for all
+/// tests.
 struct Pki {
     ca: String,
     other_ca: String,

@@ -14,8 +14,8 @@ use crate::observe::Seen;
 use crate::policy::Mode;
 
 impl Case<'_> {
-    /// Every reason not to take the broker over. Empty means: act. Whose turn it is matters no more once this host
-    /// has claimed it.
+    /// Every reason not to take the broker over. Empty means: act. Whose turn it is matters no more once this
+    /// host has claimed it.
     pub(super) fn objections(&self, claimed: bool) -> Vec<HoldReason> {
         let mut reasons = self.doubts();
         reasons.extend(self.fenced_here());
@@ -32,8 +32,8 @@ impl Case<'_> {
         reasons
     }
 
-    /// Every reason not to start a broker of this host again: only what concerns the host itself, unless a claimant has
-    /// to be fenced for it.
+    /// Every reason not to start a broker of this host again: only what concerns the host itself, unless a
+    /// claimant has to be fenced for it.
     pub(super) fn objections_at_home(&self) -> Vec<HoldReason> {
         let mut reasons: Vec<HoldReason> =
             self.fenced_here().into_iter().chain(self.storage_stalled()).collect();
@@ -138,7 +138,8 @@ impl Case<'_> {
 
     pub(super) fn storage_stalled(&self) -> Option<HoldReason> {
         let storage = self.here.storage.as_ref()?;
-        // A host that is suspected may have lost its own way to the storage. So may one peer, while we can write.
+        // A host that is suspected may have lost its own way to the storage. So may one peer, while we can
+        // write.
         let suspects = self.standing.map(|standing| &standing.writers);
         let trusted = |host: &&HostName| suspects.is_none_or(|suspects| !suspects.contains(*host));
         let at: BTreeSet<HostName> = storage.stalled_at.iter().filter(trusted).cloned().collect();
@@ -147,8 +148,9 @@ impl Case<'_> {
         stalls.then_some(HoldReason::StorageStalled { here, at })
     }
 
-    /// Another broker that answers on a host that would be fenced: the owner's, or a silent claimant's. Whatever the broker list says
-    /// of it: that list is one broker's word, which may be old, and a broker that the controller has fenced may be back in a moment.
+    /// Another broker that answers on a host that would be fenced: the owner's, or a silent claimant's.
+    /// Whatever the broker list says of it: that list is one broker's word, which may be old, and a broker
+    /// that the controller has fenced may be back in a moment.
     pub(super) fn carries(&self) -> Option<HoldReason> {
         let fenced = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
         let others = || self.seen.brokers.keys().filter(|b| **b != self.broker);
@@ -165,7 +167,8 @@ impl Case<'_> {
             return true;
         }
         if let Some(standing) = ledger.brokers.get(&broker) {
-            // A claimant owns the broker once it means to start it. One that has been silent ever since it claimed does not run what answers.
+            // A claimant owns the broker once it means to start it. One that has been silent ever since it
+            // claimed does not run what answers.
             return standing.owner == *host || standing.writers.contains(host) && !self.is_silent(broker);
         }
         match ledger.others.get(&broker) {
@@ -180,14 +183,16 @@ impl Case<'_> {
         quiet.is_some_and(|quiet| quiet >= self.policy.claim_silent_after)
     }
 
-    /// Whether a switchover that may have stopped the broker came to nothing, and nothing has brought it back since.
+    /// Whether a switchover that may have stopped the broker came to nothing, and nothing has brought it back
+    /// since.
     fn released(&self) -> bool {
         let attempts = self.standing.iter().flat_map(|standing| standing.attempts.iter().rev());
         let mut since = attempts.take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
         since.any(|attempt| attempt.cause == Cause::Planned && attempt.ended.as_deref() != Some("withdrawn"))
     }
 
-    /// Somebody saw it stop cleanly. Who succeeds a claimant knows already that the broker is to be taken over.
+    /// Somebody saw it stop cleanly. Who succeeds a claimant knows already that the broker is to be taken
+    /// over.
     pub(super) fn stopped(&self) -> Option<HoldReason> {
         if self.silent_claim().is_some() || self.released() || self.removed_since_well() {
             return None;
@@ -203,14 +208,16 @@ impl Case<'_> {
         (self.here.never_listed && !known).then_some(HoldReason::NeverListed)
     }
 
-    /// A takeover of ours took it off the broker list, and it was not seen well since: that it is missing there shows nothing.
+    /// A takeover of ours took it off the broker list, and it was not seen well since: that it is missing
+    /// there shows nothing.
     fn removed_since_well(&self) -> bool {
         let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
         self.here.well_in.is_none_or(|well| well < removal.epoch)
     }
 
-    /// The same for an agent that began to watch after it: a person may have brought the broker back meanwhile, and then stopped
-    /// it. So only for as long as takeovers are counted, from the request or from the last `ack`.
+    /// The same for an agent that began to watch after it: a person may have brought the broker back
+    /// meanwhile, and then stopped it. So only for as long as takeovers are counted, from the request or from
+    /// the last `ack`.
     fn removed_lately(&self) -> bool {
         let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
         let acked = self.orders().and_then(|orders| orders.acked(self.broker));

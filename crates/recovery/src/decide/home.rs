@@ -10,7 +10,8 @@ use crate::observe::ProbeSeen;
 use crate::policy::Mode;
 
 impl Case<'_> {
-    /// This host is proven unable to write, and another one has the broker: what is left of it here is only in the way.
+    /// This host is proven unable to write, and another one has the broker: what is left of it here is only
+    /// in the way.
     pub(super) fn stands_down(&self) -> Option<Decision> {
         let epoch = self.standing?.out(&self.topology.here, self.orders()?)?;
         let runs = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Running);
@@ -47,8 +48,8 @@ impl Case<'_> {
         }
     }
 
-    /// What has not been seen well since this agent began did not end before its eyes: whoever starts Kafka on this host may be about
-    /// to, as at every boot. One that was seen to run and to end is not waited for.
+    /// What has not been seen well since this agent began did not end before its eyes: whoever starts Kafka
+    /// on this host may be about to, as at every boot. One that was seen to run and to end is not waited for.
     fn may_be_booting(&self, probe: &ProbeSeen) -> Option<String> {
         let looked = probe.not_answering.unwrap_or_default();
         let unseen = probe.last_answer.is_none() && !self.here.crashed && self.silent_claim().is_none();
@@ -85,15 +86,16 @@ impl Case<'_> {
         hold(HoldReason::LeftToOthers { hosts })
     }
 
-    /// How long a host that refuses connections is left to its own agent or unit: no longer, once that has tried as
-    /// often as it may.
+    /// How long a host that refuses connections is left to its own agent or unit: no longer, once that has
+    /// tried as often as it may.
     pub(super) fn refused_limit(&self) -> Duration {
         let tried = self.restarts();
         let spent = tried > 0 && tried >= self.policy.restart_tries;
         if spent { self.policy.restart_after } else { self.worth(self.policy.process_down_after) }
     }
 
-    /// How often the owner has tried to start the broker again lately. What others tried in between does not give it new tries.
+    /// How often the owner has tried to start the broker again lately. What others tried in between does not
+    /// give it new tries.
     pub(super) fn restarts(&self) -> usize {
         let Some(standing) = self.standing else { return 0 };
         let window = self.policy.restart_window;

@@ -22,8 +22,8 @@ use crate::model::{
 use crate::observe::{Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};
 
-/// A broker that may come back by itself is given at most this many times what the policy says, however long a takeover of it
-/// is expected to take.
+/// A broker that may come back by itself is given at most this many times what the policy says, however long
+/// a takeover of it is expected to take.
 const STRETCH: u32 = 3;
 
 /// Decides about `broker`.
@@ -93,9 +93,9 @@ impl Case<'_> {
         if reasons.is_empty() { Decision::Resume { epoch } } else { Decision::Hold { reasons } }
     }
 
-    /// The open epoch of another host whose claimant has written nothing for too long. Its silence proves nothing:
-    /// it only lets the next one claim, and fence it. A journal that makes no sense cannot be carried on by its own
-    /// claimant either, which then succeeds itself.
+    /// The open epoch of another host whose claimant has written nothing for too long. Its silence proves
+    /// nothing: it only lets the next one claim, and fence it. A journal that makes no sense cannot be
+    /// carried on by its own claimant either, which then succeeds itself.
     fn silent_claim(&self) -> Option<Succession> {
         let standing = self.standing?;
         let Some(EpochState::Open { by, .. }) = &standing.state else { return None };
@@ -157,7 +157,8 @@ impl Case<'_> {
         }
     }
 
-    /// After a stuck takeover nobody tries again by himself; after an abandoned one, only those who have not tried.
+    /// After a stuck takeover nobody tries again by himself; after an abandoned one, only those who have not
+    /// tried.
     fn failed_before(&self) -> Option<Decision> {
         let standing = self.standing?;
         let epoch = standing.epoch;
@@ -185,10 +186,10 @@ impl Case<'_> {
         }
     }
 
-    /// The freshest probe, as far as its length counts. A broker whose storage stalled could not answer, and may have ended
-    /// and be starting again: once the stall is over it gets its time from then on. That a host cannot be reached is
-    /// not explained by that. Time in which most brokers did not answer is none of this broker's: either this host was cut off, or
-    /// they all went and come back one by one.
+    /// The freshest probe, as far as its length counts. A broker whose storage stalled could not answer, and
+    /// may have ended and be starting again: once the stall is over it gets its time from then on. That a
+    /// host cannot be reached is not explained by that. Time in which most brokers did not answer is none of
+    /// this broker's: either this host was cut off, or they all went and come back one by one.
     fn symptom(&self) -> Option<ProbeSeen> {
         let probe = self.here.probe.clone()?;
         let since_stall = self.here.since_stall.filter(|_| self.storage_stalled().is_none());
@@ -228,8 +229,9 @@ impl Case<'_> {
         }
     }
 
-    /// What may pass by itself is waited for at least as long as a takeover would take: then the whole is never twice what the
-    /// better choice would have been. The configured limit is stretched so far and no further than [`STRETCH`] times.
+    /// What may pass by itself is waited for at least as long as a takeover would take: then the whole is
+    /// never twice what the better choice would have been. The configured limit is stretched so far and no
+    /// further than [`STRETCH`] times.
     fn worth(&self, configured: Duration) -> Duration {
         let dirs = self.topology.brokers.get(&self.broker).map_or(1, |broker| broker.log_dirs.len());
         let takeover = experience::takeover(self.broker, dirs, self.seen);
@@ -264,7 +266,8 @@ impl Case<'_> {
         }
     }
 
-    /// The last time that anybody saw the broker well, so that time-to-ISR errs on the long side, and who that was.
+    /// The last time that anybody saw the broker well, so that time-to-ISR errs on the long side, and who
+    /// that was.
     fn fault(&self, standing: &LedgerStanding) -> (Timestamp, String) {
         let now = self.seen.now;
         let ago = |at: Timestamp| human(Duration::try_from(now.wall.duration_since(at)).unwrap_or_default());

@@ -66,8 +66,8 @@ impl Case<'_> {
         self.seen.carried(&self.topology.here).iter().filter(|id| **id != self.broker).count()
     }
 
-    /// The other standbys of this broker that an agent answers for, but those that are suspected themselves or
-    /// have given up.
+    /// The other standbys of this broker that an agent answers for, but those that are suspected themselves
+    /// or have given up.
     fn candidates(&self) -> Vec<(&HostName, &Candidate)> {
         let acked = self.orders().and_then(|orders| orders.acked(self.broker));
         let out: BTreeSet<&HostName> = self
@@ -86,7 +86,8 @@ impl Case<'_> {
         self.standing?.fenced_here(host, self.orders()?)
     }
 
-    /// A host that is fenced for a broker claims nothing for it: it could not start it, and is in the way of those who can.
+    /// A host that is fenced for a broker claims nothing for it: it could not start it, and is in the way of
+    /// those who can.
     pub(super) fn fenced_here(&self) -> Option<HoldReason> {
         let FencedIn { epoch, .. } = self.fence_of(&self.topology.here)?;
         Some(HoldReason::FencedHere { epoch, left_to: self.other_candidates() })

@@ -1,10 +1,11 @@
-//! A broker that serves and has no registration: it was removed from a broker that lives, by a request that came late or
-//! twice, or by a person.
+//! A broker that serves and has no registration: it was removed from a broker that lives, by a request that
+//! came late or twice, or by a person.
 //!
-//! It never registers anew, is in sync with nothing, and does not even end when it is asked to (measured on 3.9.2 and
-//! 4.3.1). The agent of its own host kills it and starts it again. Deliberately absent: any path to that for a broker whose
-//! listener does not answer. Kafka opens it last, so whoever starts, reads its logs or waits to be registered is not meant; nor is one
-//! that is fenced, because its heartbeats are late, for it is still registered.
+//! It never registers anew, is in sync with nothing, and does not even end when it is asked to (measured on
+//! 3.9.2 and 4.3.1). The agent of its own host kills it and starts it again. Deliberately absent: any path to
+//! that for a broker whose listener does not answer. Kafka opens it last, so whoever starts, reads its logs
+//! or waits to be registered is not meant; nor is one that is fenced, because its heartbeats are late, for it
+//! is still registered.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use super::{Case, Decision, EscalateReason, HoldReason, sentences};
 use crate::model::{Cause, EpochState, LedgerStanding, LocalProcess, Outcome};
 use crate::observe::ProbeSeen;
 
-/// How long a broker must have served from one process, without a registration. Longer than Kafka's default session (9 s): whoever
-/// told it has then either lost its own session or heard the newest.
+/// How long a broker must have served from one process, without a registration. Longer than Kafka's default
+/// session (9 s): whoever told it has then either lost its own session or heard the newest.
 const SERVED_FOR: Duration = Duration::from_secs(10);
 
-/// How long the agent of its own host may take, before all others call a person: longer than it needs for that and for one
-/// attempt that fails.
+/// How long the agent of its own host may take, before all others call a person: longer than it needs for
+/// that and for one attempt that fails.
 const LEFT_FOR: Duration = Duration::from_secs(60);
 
 impl Case<'_> {

@@ -22,12 +22,14 @@ pub enum HoldReason {
     },
     /// No surviving broker gave its broker list lately.
     MetadataBlind,
-    /// The active controller hears the broker, which we cannot reach: the network between us and it is at fault.
+    /// The active controller hears the broker, which we cannot reach: the network between us and it is at
+    /// fault.
     OutOfReach {
         /// The last sign of life.
         silence: Duration,
     },
-    /// The active controller hears the broker, which does not serve yet: it is starting, or recovering its logs.
+    /// The active controller hears the broker, which does not serve yet: it is starting, or recovering its
+    /// logs.
     Starting {
         /// The last sign of life.
         silence: Duration,
@@ -286,7 +288,8 @@ impl fmt::Display for HoldReason {
 }
 
 impl HoldReason {
-    /// What makes it doubtful that this one broker's host is dead, and dead alone, or that this agent can know.
+    /// What makes it doubtful that this one broker's host is dead, and dead alone, or that this agent can
+    /// know.
     fn fmt_doubt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Isolated { answering, others } => write!(

@@ -42,7 +42,8 @@ pub enum Decision {
         /// The host that takes it.
         to: HostName,
     },
-    /// This host is fenced and another one has the broker, or is about to: end what is left of it here, and give its address up.
+    /// This host is fenced and another one has the broker, or is about to: end what is left of it here, and
+    /// give its address up.
     StandDown {
         /// The epoch that proved that this host cannot write.
         epoch: Epoch,

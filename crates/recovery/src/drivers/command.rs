@@ -1,4 +1,5 @@
-//! Runs a helper program to its end: with input, bounded output and a deadline, in a process group of its own.
+//! Runs a helper program to its end: with input, bounded output and a deadline, in a process group of its
+//! own.
 
 use std::ffi::OsStr;
 use std::io;

@@ -58,8 +58,8 @@ impl HostLock for FlockHostLock {
     }
 }
 
-/// The first of `brokers` whose lock in `state_dir` some process holds. Looks without taking it, which could make a takeover
-/// find it taken.
+/// The first of `brokers` whose lock in `state_dir` some process holds. Looks without taking it, which could
+/// make a takeover find it taken.
 ///
 /// # Errors
 /// When the kernel's list of locks cannot be read.
@@ -70,8 +70,8 @@ pub(crate) fn held(state_dir: &Path, brokers: &[BrokerId]) -> Result<Option<Brok
         action: format!("read {list}"),
         source: error.into(),
     })?;
-    // "1: FLOCK  ADVISORY  WRITE 4242 08:01:12345 0 EOF". The device is not compared: a file system may tell another one to
-    // stat(2), and to hold back for a stranger's lock once in a while does no harm.
+    // "1: FLOCK  ADVISORY  WRITE 4242 08:01:12345 0 EOF". The device is not compared: a file system may tell
+    // another one to stat(2), and to hold back for a stranger's lock once in a while does no harm.
     let inodes: BTreeSet<u64> = locks
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())

@@ -1,9 +1,9 @@
 //! File system calls away from the caller's thread: a dead NFS server hangs a call for as long as it is
 //! dead, and nothing can interrupt it.
 //!
-//! The call runs on a plain thread that has nothing else to do. The runtime's pool (`spawn_blocking`) would not do: hung
-//! calls would fill it, and the runtime waits for it when the agent shuts down. A thread whose call has returned waits a while
-//! for the next one, because the ledger is read all the time.
+//! The call runs on a plain thread that has nothing else to do. The runtime's pool (`spawn_blocking`) would
+//! not do: hung calls would fill it, and the runtime waits for it when the agent shuts down. A thread whose
+//! call has returned waits a while for the next one, because the ledger is read all the time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -181,7 +181,8 @@ impl<T> Drop for Call<'_, T> {
         }
         let none = Hung { calls: 0, since: self.begun };
         lock(&HUNG).entry(self.what.to_owned()).or_insert(none).calls += 1;
-        // After `close` the thread's `send` fails and the thread forgets the call, unless it has sent already.
+        // After `close` the thread's `send` fails and the thread forgets the call, unless it has sent
+        // already.
         self.answer.close();
         if self.answer.try_recv().is_ok() {
             forget(self.what);

@@ -34,8 +34,8 @@ pub enum Fact {
         /// The brokers, and where they are reached.
         brokers: BTreeMap<BrokerId, Endpoint>,
     },
-    /// Whether a broker that is not in the list is registered all the same, fenced, as other brokers tell it. Said only
-    /// where these tell one from the other.
+    /// Whether a broker that is not in the list is registered all the same, fenced, as other brokers tell it.
+    /// Said only where these tell one from the other.
     Registration {
         /// The broker.
         broker: BrokerId,
@@ -64,7 +64,8 @@ pub enum Fact {
         /// What was counted.
         usage: VolumeUse,
     },
-    /// What a crash of a broker now would make its next start read through. For predictions: no decision rests on it.
+    /// What a crash of a broker now would make its next start read through. For predictions: no decision
+    /// rests on it.
     Logs {
         /// The broker.
         broker: BrokerId,
@@ -211,13 +212,13 @@ pub struct VolumeUse {
     pub unwritten: Option<Duration>,
     /// For how long the client that used them last has been idle. The storage may tell it late.
     pub client_idle: Option<Duration>,
-    /// Nothing was written for longer than a live Kafka leaves out, while volumes of other brokers are written to: the
-    /// client stopped, not the storage.
+    /// Nothing was written for longer than a live Kafka leaves out, while volumes of other brokers are
+    /// written to: the client stopped, not the storage.
     pub stopped: bool,
 }
 
-/// What Kafka reads through when it starts after a crash: of every replica what it has not flushed, which is its newest
-/// segment, as Kafka flushes one when it begins the next.
+/// What Kafka reads through when it starts after a crash: of every replica what it has not flushed, which is
+/// its newest segment, as Kafka flushes one when it begins the next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogTail {
     /// Replicas on the broker.
@@ -232,8 +233,8 @@ impl LogTail {
     /// Kafka's default for `segment.bytes`.
     pub const SEGMENT: u64 = 1 << 30;
 
-    /// How long Kafka reads through `bytes` with `threads` threads, one for each log dir by Kafka's default: 0.85 processor
-    /// seconds a gigabyte (measured on 4.3.1, page cache warm), and no quicker from storage.
+    /// How long Kafka reads through `bytes` with `threads` threads, one for each log dir by Kafka's default:
+    /// 0.85 processor seconds a gigabyte (measured on 4.3.1, page cache warm), and no quicker from storage.
     #[must_use]
     pub fn scan(bytes: u64, threads: usize) -> Duration {
         // A second for a gigabyte would be a nanosecond for a byte.

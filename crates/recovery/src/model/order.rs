@@ -116,7 +116,8 @@ impl Orders {
         for order in &self.0 {
             match &order.what {
                 Instruction::Pause { broker, .. } if covers(*broker) => paused.push(order),
-                // A resume of one broker does not end a pause of all: that would surprise whoever paused them.
+                // A resume of one broker does not end a pause of all: that would surprise whoever paused
+                // them.
                 Instruction::Resume { broker: None } => paused.clear(),
                 Instruction::Resume { broker: Some(id) } if *id == broker => {
                     paused.retain(|p| matches!(p.what, Instruction::Pause { broker: None, .. }));

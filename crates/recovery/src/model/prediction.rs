@@ -12,7 +12,8 @@ use super::{Phase, human};
 pub struct Prediction {
     /// By phase, in order, up to the last partition back in ISR.
     pub parts: Vec<Part>,
-    /// What the broker reads of its logs before it serves, as part of [`Phase::Rejoin`]; `None` if it never told.
+    /// What the broker reads of its logs before it serves, as part of [`Phase::Rejoin`]; `None` if it never
+    /// told.
     pub log_scan: Option<LogScan>,
     /// The same for a restart where the broker was, from the fault on; for people to compare.
     pub in_place: Part,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Acked, Epoch, HostName, Orders, Phase, human};
 
-/// The detail of a note by which a step says that it put something here that was not here before. What was here already is
-/// not taken away when the broker cannot be started again where it was.
+/// The detail of a note by which a step says that it put something here that was not here before. What was
+/// here already is not taken away when the broker cannot be started again where it was.
 pub const PLACED: &str = "placed";
 
 /// The ledger's last word on one broker.
@@ -31,15 +31,15 @@ pub struct LedgerStanding {
     pub attempts: Vec<Attempt>,
     /// Why the newest epoch's journal makes no sense, if it does not: nobody can carry it on.
     pub nonsense: Option<String>,
-    /// The newest `UnregisterBroker` that was begun since the broker was last recovered. What is missing from the broker list
-    /// since then is missing by our own hand.
+    /// The newest `UnregisterBroker` that was begun since the broker was last recovered. What is missing from
+    /// the broker list since then is missing by our own hand.
     #[serde(default)]
     pub removed: Option<Removal>,
     /// The fault of the oldest takeover since the broker was last recovered.
     #[serde(default)]
     pub fault_at: Option<Timestamp>,
-    /// Hosts that a takeover of this broker has fenced, each with the last time. A recovery there takes it out; whether
-    /// it has rejoined since stands in the order book: [`Self::fenced_here`].
+    /// Hosts that a takeover of this broker has fenced, each with the last time. A recovery there takes it
+    /// out; whether it has rejoined since stands in the order book: [`Self::fenced_here`].
     #[serde(default)]
     pub fenced: BTreeMap<HostName, FencedIn>,
 }
@@ -89,8 +89,9 @@ impl LedgerStanding {
         self.fenced.get(host).copied().filter(|fence| rejoined.is_none_or(|rejoined| rejoined <= fence.at))
     }
 
-    /// The epoch by which `host` is out: it proved that the host cannot write, nobody has lifted that since, and another host owns
-    /// the broker, or that very epoch is still under way. What is left of the broker there is only in the way.
+    /// The epoch by which `host` is out: it proved that the host cannot write, nobody has lifted that since,
+    /// and another host owns the broker, or that very epoch is still under way. What is left of the broker
+    /// there is only in the way.
     #[must_use]
     pub fn out(&self, host: &HostName, orders: &Orders) -> Option<Epoch> {
         let fence = self.fenced_here(host, orders).filter(|fence| fence.proven)?;
@@ -110,8 +111,8 @@ impl LedgerStanding {
         ended.find(|attempt| attempt.ended.as_deref() == Some("recovered")).map(|attempt| attempt.epoch)
     }
 
-    /// The first attempt since the broker was last recovered, and not `acked`, that ended badly: what is wrong, which a
-    /// later one by another host may hide.
+    /// The first attempt since the broker was last recovered, and not `acked`, that ended badly: what is
+    /// wrong, which a later one by another host may hide.
     #[must_use]
     pub fn first_failure(&self, acked: Option<Acked>) -> Option<&Attempt> {
         let since =
@@ -126,7 +127,8 @@ impl LedgerStanding {
         let since =
             self.attempts.iter().rev().take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
         let fresh = since.filter(|attempt| !acked.is_some_and(|acked| acked.covers(attempt)));
-        // A switchover that came to nothing says little about the host, and restarts in place have their own count.
+        // A switchover that came to nothing says little about the host, and restarts in place have their own
+        // count.
         let tried = fresh.filter(|attempt| attempt.cause != Cause::Planned && !attempt.in_place);
         tried
             .filter(|attempt| attempt.ended.as_deref() == Some("abandoned"))
@@ -173,8 +175,9 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Whether it uses up the budgets: an automatic takeover after `since` that touched something. Restarts in place
-    /// have a limit of their own, what people ask for has none, and `acked` clears what went before it.
+    /// Whether it uses up the budgets: an automatic takeover after `since` that touched something. Restarts
+    /// in place have a limit of their own, what people ask for has none, and `acked` clears what went before
+    /// it.
     #[must_use]
     pub fn counts(&self, since: Timestamp, acked: Option<Acked>) -> bool {
         let automatic = self.cause == Cause::Automatic && !self.in_place;

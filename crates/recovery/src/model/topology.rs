@@ -105,8 +105,8 @@ impl Default for Locks {
 }
 
 impl Locks {
-    /// The default of `lock_wait`: the longest lease and the longest grace period that servers have by default, one after
-    /// the other. Linux has 90 s of each, nfs-ganesha 60 and 90 s, ONTAP 30 and 45 s.
+    /// The default of `lock_wait`: the longest lease and the longest grace period that servers have by
+    /// default, one after the other. Linux has 90 s of each, nfs-ganesha 60 and 90 s, ONTAP 30 and 45 s.
     pub const AT_MOST: Duration = Duration::from_secs(180);
 }
 

@@ -21,16 +21,18 @@ pub struct Seen {
     pub listed: Option<bool>,
     /// For how long the active controller has heard nothing of it.
     pub controller_silence: Option<Duration>,
-    /// Its process on this host was seen to run and then to have ended by itself, and looks begun since show that it is still in
-    /// the broker list, as a clean stop would not leave it, and that the controller has heard nothing of it since but what
-    /// its last fetch explains: no other process of it lives.
+    /// Its process on this host was seen to run and then to have ended by itself, and looks begun since show
+    /// that it is still in the broker list, as a clean stop would not leave it, and that the controller has
+    /// heard nothing of it since but what its last fetch explains: no other process of it lives.
     pub crashed: bool,
-    /// This agent saw it stop cleanly: looks without a hole between them saw it answer and be listed, and then off the broker
-    /// list by the time it stopped answering. A broker that dies stays listed until its session expires.
+    /// This agent saw it stop cleanly: looks without a hole between them saw it answer and be listed, and
+    /// then off the broker list by the time it stopped answering. A broker that dies stays listed until its
+    /// session expires.
     pub left_first: bool,
     /// Another agent that saw so.
     pub stop_told: Option<HostName>,
-    /// It does not answer, and this agent has never seen it in the broker list: it went before this agent watched.
+    /// It does not answer, and this agent has never seen it in the broker list: it went before this agent
+    /// watched.
     pub never_listed: bool,
     /// The newest epoch after whose end this agent saw it answer and be listed.
     pub well_in: Option<Epoch>,
@@ -42,8 +44,8 @@ pub struct Seen {
     pub local: Option<(LocalProcess, Duration)>,
     /// Whether its address is on this host.
     pub address_here: Option<bool>,
-    /// For how long other brokers have said, without a break, that it has no registration at all. `None` also where nobody
-    /// tells that from one that is fenced.
+    /// For how long other brokers have said, without a break, that it has no registration at all. `None` also
+    /// where nobody tells that from one that is fenced.
     pub unregistered: Option<Duration>,
     /// Whether its storage can be written to, from here and from wherever an agent says.
     pub storage: Option<StorageSeen>,

@@ -22,7 +22,8 @@ pub use step::{OnFailure, Proves, Step, Undo, Unregister};
 /// Above this many partitions the controller refuses `UnregisterBroker` (error 44, measured on 4.3.1).
 pub const UNREGISTER_PARTITION_LIMIT: usize = 10_000;
 
-/// Steps that run side by side. The next stage waits for all of them, but for what [`Step::outlasts`] this one.
+/// Steps that run side by side. The next stage waits for all of them, but for what [`Step::outlasts`] this
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
     /// The phase that the stage's time counts to.
@@ -131,8 +132,9 @@ pub fn plan(
     let free = free_address(takeover, broker, topology);
     let mut prepare = prepare(broker, free.is_some());
     match stages.first_mut() {
-        // It touches nothing that the old owner has, and systemd may take seconds to read its units anew. Where a Kafka
-        // of this very host may still run, nothing is laid out for the next one before that is known.
+        // It touches nothing that the old owner has, and systemd may take seconds to read its units anew.
+        // Where a Kafka of this very host may still run, nothing is laid out for the next one before that is
+        // known.
         Some(fence) if fence.phase == Phase::Fence && !takeover.writers.contains(&takeover.to) => {
             fence.steps.push(render);
         }
@@ -152,7 +154,8 @@ pub fn plan(
         true => Unregister::Wait { why: "there is none: it was removed while the broker lived".to_owned() },
         false => unregister(broker, topology, seen),
     };
-    // Not beside Kafka's start, which would wait for its record, and not before, for it is of no use without new leaders.
+    // Not beside Kafka's start, which would wait for its record, and not before, for it is of no use without
+    // new leaders.
     let mut rejoin = vec![Step::AwaitIsr { broker: id }];
     if broker.address.is_some() && takeover.from != takeover.to {
         rejoin.push(Step::ResetClients { broker: id });
@@ -212,8 +215,8 @@ fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanErr
     Ok(stages)
 }
 
-/// Whatever makes sure that Kafka will get its locks: it does not wait for them. Before the log dirs are verified, since a
-/// server in its grace period grants no lock to try.
+/// Whatever makes sure that Kafka will get its locks: it does not wait for them. Before the log dirs are
+/// verified, since a server in its grace period grants no lock to try.
 fn locks(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Vec<Stage> {
     let (id, locks) = (broker.id, &broker.locks);
     // A process that ends on a host which lives gives its locks back itself.
@@ -231,8 +234,8 @@ fn locks(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Vec<Stage
     steps.map(|step| Stage { phase: Phase::Verify, steps: vec![step] }).collect()
 }
 
-/// Where a possible writer may live on with the address, because a fence of it denies the storage and no more: what frees the address
-/// before it is moved, and what ends the fence after the start.
+/// Where a possible writer may live on with the address, because a fence of it denies the storage and no
+/// more: what frees the address before it is moved, and what ends the fence after the start.
 fn free_address(takeover: &Takeover, broker: &Broker, topology: &Topology) -> Option<(Step, Vec<Step>)> {
     if takeover.cause == Cause::Planned {
         return None;
@@ -258,9 +261,9 @@ fn prepare(broker: &Broker, freed: bool) -> Stage {
 
 /// The rule under which a dead broker's registration is removed. Each condition was measured to matter.
 ///
-/// That the fence is proven (1), or for a restart in place that nothing of the broker runs here, and that this host is
-/// ready to start (6) hold by the order of the stages. The step looks again at (2) and (4) on the controller, right before
-/// it sends.
+/// That the fence is proven (1), or for a restart in place that nothing of the broker runs here, and that
+/// this host is ready to start (6) hold by the order of the stages. The step looks again at (2) and (4) on
+/// the controller, right before it sends.
 fn unregister(broker: &Broker, topology: &Topology, seen: &Observation) -> Unregister {
     let id = broker.id;
     let wait = |why: String| Unregister::Wait { why };

@@ -7,16 +7,17 @@ use crate::experience::{self, like_it, median};
 use crate::model::{Attempt, Basis, LogScan, Part, Phase, Prediction};
 use crate::observe::Observation;
 
-/// Kafka's default for `broker.session.timeout.ms`. A registration that is not removed keeps a new incarnation out for so
-/// long, counted from the last heartbeat.
+/// Kafka's default for `broker.session.timeout.ms`. A registration that is not removed keeps a new
+/// incarnation out for so long, counted from the last heartbeat.
 const SESSION: Duration = Duration::from_secs(9);
 
-/// From the exec of Kafka to the last partition in ISR, without logs to read: between what the demonstration and the benchmark take
-/// on two cores, 5 and 10 s.
+/// From the exec of Kafka to the last partition in ISR, without logs to read: between what the demonstration
+/// and the benchmark take on two cores, 5 and 10 s.
 const REJOIN: Duration = Duration::from_secs(7);
 
-/// What a phase is taken to take as long as nobody has measured it here. A fence by export rules waits for silence, one
-/// by power is quicker; the others are what they take on small machines (docs/performance.md, docs/nfs.md).
+/// What a phase is taken to take as long as nobody has measured it here. A fence by export rules waits for
+/// silence, one by power is quicker; the others are what they take on small machines (docs/performance.md,
+/// docs/nfs.md).
 fn assumed(phase: Phase) -> Duration {
     Duration::from_millis(match phase {
         Phase::Detect | Phase::Settle => 0,
@@ -51,7 +52,8 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
                 (takes + reads).max(SESSION.saturating_sub(so_far))
             }
             (Phase::Rejoin, Basis::Assumed) => takes + reads,
-            // What was measured had logs to read as well; but more may have to be read now than ever took so long.
+            // What was measured had logs to read as well; but more may have to be read now than ever took so
+            // long.
             (Phase::Rejoin, _) => takes.max(reads),
             (Phase::Verify, Basis::Assumed) => takes + lease.saturating_sub(until),
             _ => takes,

@@ -61,8 +61,8 @@ pub enum Step {
         /// The old owner.
         host: HostName,
     },
-    /// Have nobody else answer for the broker's address: a host whose storage alone is denied lives on with it. Its own agent gives
-    /// it up, else the next fence that stops the host takes it.
+    /// Have nobody else answer for the broker's address: a host whose storage alone is denied lives on with
+    /// it. Its own agent gives it up, else the next fence that stops the host takes it.
     FreeAddress {
         /// The broker.
         broker: BrokerId,
@@ -71,7 +71,8 @@ pub enum Step {
         /// The possible writers whose fence may leave them running.
         hosts: BTreeSet<HostName>,
     },
-    /// Stop `host` itself, whose storage alone may be denied so far: a proof is enough for a start, and not the end of a fence.
+    /// Stop `host` itself, whose storage alone may be denied so far: a proof is enough for a start, and not
+    /// the end of a fence.
     FinishFence {
         /// The broker.
         broker: BrokerId,
@@ -97,7 +98,8 @@ pub enum Step {
         /// The broker.
         broker: BrokerId,
     },
-    /// Have the storage break what locks of the log dirs are still held, after the proof that their holders cannot write.
+    /// Have the storage break what locks of the log dirs are still held, after the proof that their holders
+    /// cannot write.
     BreakLocks {
         /// The broker.
         broker: BrokerId,
@@ -127,8 +129,9 @@ pub enum Step {
         /// The decision.
         decision: Unregister,
     },
-    /// Reset what connections clients still have to the old owner. Not before its registration is gone, if it can be removed: whoever
-    /// hears of the fault looks for new leaders at once, and librdkafka, if there are none yet, again only up to a second later.
+    /// Reset what connections clients still have to the old owner. Not before its registration is gone, if it
+    /// can be removed: whoever hears of the fault looks for new leaders at once, and librdkafka, if there are
+    /// none yet, again only up to a second later.
     ResetClients {
         /// The broker.
         broker: BrokerId,
@@ -266,20 +269,23 @@ impl Step {
         }
     }
 
-    /// Whether the stages after `phase` go on beside this step. It is awaited before anything of [`Phase::Start`].
+    /// Whether the stages after `phase` go on beside this step. It is awaited before anything of
+    /// [`Phase::Start`].
     #[must_use]
     pub fn outlasts(&self, phase: Phase) -> bool {
         match self {
             Self::RenderConfig { .. } => phase < Phase::Prepare,
-            // The link is asked for a while whether somebody else has the address: time in which log dirs are read.
+            // The link is asked for a while whether somebody else has the address: time in which log dirs are
+            // read.
             Self::MoveAddress { .. } => phase < Phase::Verify,
             _ => false,
         }
     }
 
-    /// What it puts here is gone if this host itself loses its power in the middle of its takeover: it is repeated after a crash until
-    /// Kafka has been started. What is there still is left as it is, so that nothing is lost where a Kafka of this very start
-    /// runs already; looks at the log dirs would take that one for somebody else's, and are not repeated.
+    /// What it puts here is gone if this host itself loses its power in the middle of its takeover: it is
+    /// repeated after a crash until Kafka has been started. What is there still is left as it is, so that
+    /// nothing is lost where a Kafka of this very start runs already; looks at the log dirs would take that
+    /// one for somebody else's, and are not repeated.
     #[must_use]
     pub fn is_lost_with_the_host(&self) -> bool {
         matches!(self, Self::MoveAddress { .. } | Self::AttachStorage { .. })

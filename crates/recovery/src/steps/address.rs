@@ -7,8 +7,8 @@ use super::{Context, LOOK_AGAIN};
 use crate::model::HostName;
 use crate::ports::{Address, Note, StepError, chain};
 
-/// How long the old host's own agent may take to read in the ledger that the host is out, to end Kafka and to give the address up.
-/// Several times what it needs while it and its ledger are well.
+/// How long the old host's own agent may take to read in the ledger that the host is out, to end Kafka and to
+/// give the address up. Several times what it needs while it and its ledger are well.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a host that is off may seem to answer: frames that were on their way.

@@ -12,8 +12,8 @@ use crate::ports::{HeldLock, Note, StepError, Storage, chain};
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Context<'_> {
-    /// Asks until nobody holds a lock, or the time is up. A storage that does not answer is asked again: in its grace
-    /// period an NFS server answers nobody.
+    /// Asks until nobody holds a lock, or the time is up. A storage that does not answer is asked again: in
+    /// its grace period an NFS server answers nobody.
     pub(super) async fn await_locks(
         &self,
         storage: &dyn Storage,

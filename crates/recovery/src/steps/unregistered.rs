@@ -1,7 +1,7 @@
 //! A Kafka that serves without a registration is killed; nothing else of a broker's ever is.
 //!
-//! What was seen before is not enough: right before the kill, the process is named, and from then on it is looked at for a while.
-//! A process that is started meanwhile is another one, and is not killed.
+//! What was seen before is not enough: right before the kill, the process is named, and from then on it is
+//! looked at for a while. A process that is started meanwhile is another one, and is not killed.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::model::{BrokerId, Moment, human};
 use crate::plan::Step;
 use crate::ports::{Note, ProcessState, Standing, StepError, chain};
 
-/// For so long it must be seen, without a break, to serve and to have no registration, before it is killed. Other brokers
-/// hear of a registration within a second or so.
+/// For so long it must be seen, without a break, to serve and to have no registration, before it is killed.
+/// Other brokers hear of a registration within a second or so.
 const SEEN_FOR: Duration = Duration::from_secs(2);
 
 /// Between two of these looks, which are a few requests each.
@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a process may take to end that was killed. What hangs in a write to a dead server does not end.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// For so long a broker that is waited for must serve and not be listed before its registration is asked after. A new one is listed
-/// before it opens its listener.
+/// For so long a broker that is waited for must serve and not be listed before its registration is asked
+/// after. A new one is listed before it opens its listener.
 const UNLISTED_FOR: Duration = Duration::from_secs(5);
 
 /// Whether a broker that is waited for lost the registration that it had made.
@@ -80,10 +80,11 @@ impl Context<'_> {
         Ok(note.with("why", format!("it served for {} without a registration", human(SEEN_FOR))))
     }
 
-    /// Starts a broker once more that lost its registration while it was waited for: a request to remove the old one was
-    /// carried out late. What was done; `None` if it is registered.
+    /// Starts a broker once more that lost its registration while it was waited for: a request to remove the
+    /// old one was carried out late. What was done; `None` if it is registered.
     ///
-    /// The proofs of this very run are needed for that. Without them nothing is killed, and a person is asked.
+    /// The proofs of this very run are needed for that. Without them nothing is killed, and a person is
+    /// asked.
     pub(super) async fn start_once_more(
         &self,
         broker: BrokerId,

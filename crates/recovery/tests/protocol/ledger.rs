@@ -1,7 +1,7 @@
 //! The ledger of one broker: who claimed which epoch, and what may be read from that.
 //!
-//! A journal is kept as what its fold needs to know. The result of a step and the intent of the next are one write,
-//! because nothing acts on the world between them.
+//! A journal is kept as what its fold needs to know. The result of a step and the intent of the next are one
+//! write, because nothing acts on the world between them.
 
 use crate::Flaw;
 use crate::hosts::{Host, Hosts};
@@ -48,8 +48,8 @@ impl Journal {
     }
 }
 
-/// What an agent adds to the journal of its epoch. The intents to fence and to prove are asked of the ledger too
-/// ([`Ledger::accepts`]), but leave nothing behind that anybody reads.
+/// What an agent adds to the journal of its epoch. The intents to fence and to prove are asked of the ledger
+/// too ([`Ledger::accepts`]), but leave nothing behind that anybody reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
     Intent,
@@ -82,9 +82,9 @@ impl Ledger {
         &self.0[epoch - 1]
     }
 
-    /// The compare-and-set. A claim may follow an epoch that ended, or an open one whose claimant the observer judges
-    /// silent. Any observer may judge so at any time, which leaves one condition: that nobody has the epoch. An append
-    /// is refused when a newer epoch exists, and when its own has ended.
+    /// The compare-and-set. A claim may follow an epoch that ended, or an open one whose claimant the
+    /// observer judges silent. Any observer may judge so at any time, which leaves one condition: that nobody
+    /// has the epoch. An append is refused when a newer epoch exists, and when its own has ended.
     pub(crate) fn accepts(&self, write: Write, flaw: Option<Flaw>) -> bool {
         match write {
             Write::Claim(plan) => plan.epoch == self.newest() + 1 && !self.closed_to_claims(flaw),
@@ -121,9 +121,9 @@ impl Ledger {
         self.0.iter().rev().find(|j| j.start_begun).map_or(Host::Old, |j| j.plan.to)
     }
 
-    /// Who may be writing, or may yet begin to, and is not `to`: the owner, and every claimant since then whose own
-    /// epoch did not end harmlessly. It may be frozen, thaw, and act. Whoever wrote before the owner's start was begun
-    /// was proven unable to by then.
+    /// Who may be writing, or may yet begin to, and is not `to`: the owner, and every claimant since then
+    /// whose own epoch did not end harmlessly. It may be frozen, thaw, and act. Whoever wrote before the
+    /// owner's start was begun was proven unable to by then.
     pub(crate) fn writers(&self, to: Host, flaw: Option<Flaw>) -> Hosts {
         let owner = Hosts::of(self.owner(flaw));
         let begun = self.0.iter().rposition(|j| j.start_begun);

@@ -31,8 +31,8 @@ pub(crate) enum Flaw {
     AcceptedIsProof,
     /// The ledger takes appends to an epoch although a newer one exists.
     StaleAppendTaken,
-    /// The same, but the writer is told that it is superseded: a claim won the race against an append, and what was
-    /// appended stays.
+    /// The same, but the writer is told that it is superseded: a claim won the race against an append, and
+    /// what was appended stays.
     StaleAppendKept,
     /// The ledger takes appends to an epoch that has ended.
     AppendAfterEndTaken,
@@ -118,8 +118,8 @@ fn an_accepted_fence_request_must_not_count_as_proof() {
     breaks(Flaw::AcceptedIsProof, Ask::Safety, &[ONE_WRITER, PROVEN]);
 }
 
-/// The fences hold without this rule: every start is still proven. What breaks is `guard`, which believes the ledger
-/// that nobody is at it any more.
+/// The fences hold without this rule: every start is still proven. What breaks is `guard`, which believes the
+/// ledger that nobody is at it any more.
 #[test]
 fn the_ledger_must_refuse_a_superseded_epoch() {
     breaks(Flaw::StaleAppendTaken, Ask::Safety, &[ONE_WRITER]);

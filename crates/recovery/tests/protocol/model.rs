@@ -1,7 +1,7 @@
 //! The protocol as states and actions: what each agent, the ledger and the world may do next.
 //!
-//! Nothing is timed and nothing is fair. An agent that freezes is one that takes no action for as long as the others
-//! like; a lease that runs out is a `Plan` made while the epoch is open.
+//! Nothing is timed and nothing is fair. An agent that freezes is one that takes no action for as long as the
+//! others like; a lease that runs out is a `Plan` made while the epoch is open.
 
 use stateright::{Model, Property};
 
@@ -9,8 +9,8 @@ use crate::Flaw;
 use crate::hosts::{Host, Hosts};
 use crate::ledger::{Entry, Epoch, Ledger, Outcome, Plan, Write};
 
-/// The steps that bear on safety; what lies between proof and start (address, storage, configuration) may fail, which
-/// is an `End` here.
+/// The steps that bear on safety; what lies between proof and start (address, storage, configuration) may
+/// fail, which is an `End` here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     Fence,
@@ -18,8 +18,8 @@ pub(crate) enum Step {
     Start,
 }
 
-/// What an agent's process has in its memory. A crash empties it, and so does a write without an acknowledgement:
-/// the agent then stops and reads the ledger anew.
+/// What an agent's process has in its memory. A crash empties it, and so does a write without an
+/// acknowledgement: the agent then stops and reads the ledger anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Run {
     #[default]
@@ -45,8 +45,8 @@ pub(crate) struct Work {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Agent {
     pub(crate) run: Run,
-    /// A write that was never acknowledged to it. It lands at once (and the acknowledgement was lost), late, or never
-    /// (an outage).
+    /// A write that was never acknowledged to it. It lands at once (and the acknowledgement was lost), late,
+    /// or never (an outage).
     pub(crate) late: Option<Write>,
 }
 
@@ -92,7 +92,8 @@ pub(crate) enum Reply {
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// An agent believes that the owner is dead, rightly or not, and that the claimant of an open epoch is silent.
+    /// An agent believes that the owner is dead, rightly or not, and that the claimant of an open epoch is
+    /// silent.
     Plan(Host),
     /// It claims what it has planned.
     Claim(Host, Reply),
@@ -251,7 +252,8 @@ impl Protocol {
     fn counts_as_proof(&self, state: &State, work: Work, target: Host) -> bool {
         let believed = match self.flaw {
             Some(Flaw::AcceptedIsProof) => true,
-            // The lease of the claimant that was superseded ran out: it must have stopped by now, must it not?
+            // The lease of the claimant that was superseded ran out: it must have stopped by now, must it
+            // not?
             Some(Flaw::TimerIsProof) => {
                 let before = state.ledger.before(work.epoch);
                 before.newest_journal().is_some_and(|j| j.is_open() && j.plan.to == target)
@@ -377,8 +379,8 @@ impl Protocol {
         }
     }
 
-    /// Drops what has nothing left but to be refused, which keeps states from differing in it. A frozen fence request
-    /// or start is not among it.
+    /// Drops what has nothing left but to be refused, which keeps states from differing in it. A frozen fence
+    /// request or start is not among it.
     fn forget_the_dead(&self, state: &mut State) {
         let State { ledger, agents, .. } = state;
         for agent in agents {

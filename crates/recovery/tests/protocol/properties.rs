@@ -91,8 +91,9 @@ fn about_to_thaw(state: &State) -> bool {
 
 /// Asks whether the protocol can get out of every state it can get into.
 ///
-/// From each state, for each standby that is not fenced: it starts over and is left in peace, which means that only
-/// what it does and asks for happens; then its takeover must complete. One epoch more than were used is granted.
+/// From each state, for each standby that is not fenced: it starts over and is left in peace, which means
+/// that only what it does and asks for happens; then its takeover must complete. One epoch more than were
+/// used is granted.
 pub(crate) fn always_recoverable() -> Property<Protocol> {
     Property::always(RECOVERABLE, |model: &Protocol, state: &State| {
         let more = Protocol { max_epochs: model.max_epochs + 1, ..*model };

@@ -1,8 +1,8 @@
 //! Scenario transcripts: evidence in, decisions out, as committed text files.
 //!
-//! A line that begins with `>` is a command to the [`stage::Stage`]; what follows it is what came of it. To rewrite the
-//! files after a change that is meant: `UPDATE_EXPECTED=1 cargo test -p understudy-recovery --test transcripts`, and
-//! read the diff.
+//! A line that begins with `>` is a command to the [`stage::Stage`]; what follows it is what came of it. To
+//! rewrite the files after a change that is meant:
+//! `UPDATE_EXPECTED=1 cargo test -p understudy-recovery --test transcripts`, and read the diff.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on should say why")]
 

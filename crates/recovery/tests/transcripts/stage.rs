@@ -1,4 +1,5 @@
-//! A cluster as evidence: what every signal says, quarter second by quarter second, until a command changes it.
+//! A cluster as evidence: what every signal says, quarter second by quarter second, until a command changes
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -138,7 +139,8 @@ impl Stage {
         String::new()
     }
 
-    /// `kill 1`, `refuses 1`, `hangs 1`, `answers 1`, `leaves 1`, `heard 1`, `unreachable 1`, `stalls 1`, `exits 1`, …
+    /// `kill 1`, `refuses 1`, `hangs 1`, `answers 1`, `leaves 1`, `heard 1`, `unreachable 1`, `stalls 1`,
+    /// `exits 1`, …
     fn broker_is(&mut self, verb: &str, words: &mut SplitWhitespace<'_>) {
         let now = self.now;
         let look = self.looks.get_mut(&broker(words)).expect("one of the brokers");
@@ -178,7 +180,8 @@ impl Stage {
         self.metadata_up = false;
     }
 
-    /// `unflushed 1 70`: that many gigabytes are in the newest segments of broker 1, as it tells while it is well.
+    /// `unflushed 1 70`: that many gigabytes are in the newest segments of broker 1, as it tells while it is
+    /// well.
     fn unflushed(&mut self, words: &mut SplitWhitespace<'_>) {
         let id = broker(words);
         let bytes = words.next().expect("how many gigabytes").parse::<u64>().unwrap() * 1_000_000_000;

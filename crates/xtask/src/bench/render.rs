@@ -154,7 +154,8 @@ fn section(page: &mut String, name: &str, figures: &Value, rows: &[Row], lines: 
     Ok(())
 }
 
-/// Bars of the medians with their ranges, each unit by a scale of its own; what should not be passed is a dashed line.
+/// Bars of the medians with their ranges, each unit by a scale of its own; what should not be passed is a
+/// dashed line.
 fn picture(name: &str, rows: &[Row]) -> Result<String> {
     let height = TOP + ROW * f64::from(u32::try_from(rows.len())?) + 12.0;
     let mut svg = String::new();

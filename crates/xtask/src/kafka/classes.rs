@@ -1,6 +1,6 @@
-//! A class-data archive, so that a story's brokers need not load and link the same classes anew: 2.4 CPU seconds for a
-//! start instead of 3.8 (OpenJDK 17, Kafka 4.3.1). Java itself refuses one that does not fit it or its class path, and
-//! goes on without.
+//! A class-data archive, so that a story's brokers need not load and link the same classes anew: 2.4 CPU
+//! seconds for a start instead of 3.8 (OpenJDK 17, Kafka 4.3.1). Java itself refuses one that does not fit it
+//! or its class path, and goes on without.
 
 use std::fs;
 use std::net::TcpListener;
@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LOG4J: &str = "status = error\nappender.console.type = Console\nappender.console.name = C\n\
                      rootLogger.level = INFO\nrootLogger.appenderRef.c.ref = C\n";
 
-/// Returns the archive for the Kafka in `home` and the Java on the path; makes it if need be, from what a broker that is
-/// started once and stopped has loaded.
+/// Returns the archive for the Kafka in `home` and the Java on the path; makes it if need be, from what a
+/// broker that is started once and stopped has loaded.
 ///
 /// # Errors
 /// The broker does not start, or Java makes no archive of it.

@@ -1,5 +1,5 @@
-//! Building the bed. Packages come from the machine's own Debian mirror, checked by the archive's keyring, with an apt
-//! whose state is in the staging area: the machine's own is left alone.
+//! Building the bed. Packages come from the machine's own Debian mirror, checked by the archive's keyring,
+//! with an apt whose state is in the staging area: the machine's own is left alone.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -92,7 +92,8 @@ fn fetch_from(suite: &str, staging: &Path, mirror: &str) -> Result<String> {
     Ok(sums)
 }
 
-/// Puts the kernel into the bed, so that it finds its C library where both are going to be; returns its version.
+/// Puts the kernel into the bed, so that it finds its C library where both are going to be; returns its
+/// version.
 fn install_kernel(staging: &Path, bed: &Path, home: &Path) -> Result<String> {
     let unpacked = staging.join("kernel");
     let library = bed.join("lib");

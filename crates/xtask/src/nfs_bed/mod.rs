@@ -1,12 +1,14 @@
 //! What the NFS tier's hosts are made of, built once: `<cache>/nfs-bed-<recipe>-<parts>`.
 //!
 //! - `linux`: a User-mode Linux, which finds a C library of its own age in `lib`;
-//! - `root.ext4`: what its guests boot from, a Debian 12 with systemd, an NFS client and Java, and never write to;
+//! - `root.ext4`: what its guests boot from, a Debian 12 with systemd, an NFS client and Java, and never
+//!   write to;
 //! - `root/`: the same as a directory, without what a server does not need: nfs-ganesha runs in it.
 //!
-//! The name has a hash of the recipe (packages, suites, and each file that we put in) and one of the versions and
-//! checksums of the packages whose suite moves. The directory appears by one rename, when it is complete; each use
-//! verifies it against its list of checksums, so that one that is stale, damaged or added to is built anew.
+//! The name has a hash of the recipe (packages, suites, and each file that we put in) and one of the versions
+//! and checksums of the packages whose suite moves. The directory appears by one rename, when it is complete;
+//! each use verifies it against its list of checksums, so that one that is stale, damaged or added to is
+//! built anew.
 
 mod build;
 
@@ -40,8 +42,8 @@ const PACKAGES: &[&str] = &[
 ];
 /// The guests' Debian.
 const SUITE: &str = "bookworm";
-/// Where the kernel and its C library come from: the first that has both. From 7.2 on, User-mode Linux runs its processes
-/// without ptrace, which makes it several times quicker; trixie's does not.
+/// Where the kernel and its C library come from: the first that has both. From 7.2 on, User-mode Linux runs
+/// its processes without ptrace, which makes it several times quicker; trixie's does not.
 const KERNEL_SUITES: &[&str] = &["forky", "sid", "trixie"];
 /// What is put into the guests: path, mode, content.
 const FILES: &[(&str, u32, &str)] = &[

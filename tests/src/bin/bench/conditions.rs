@@ -40,7 +40,8 @@ impl Ticks {
         Self::of(&fs::read_to_string("/proc/stat")?)
     }
 
-    /// Of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. What follows is in user already.
+    /// Of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. What follows
+    /// is in user already.
     fn of(stat: &str) -> Result<Self> {
         let line =
             stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).context("no cpu in stat")?;

@@ -1,8 +1,8 @@
-//! What one broker takes of the processor under one and the same load: restarted in place with stock settings, rebuilt on an
-//! empty disk, and taken over by another host.
+//! What one broker takes of the processor under one and the same load: restarted in place with stock
+//! settings, rebuilt on an empty disk, and taken over by another host.
 //!
-//! All three are the same broker of the same cluster, one after the other, each once the brokers are calm and it leads what it
-//! prefers to lead.
+//! All three are the same broker of the same cluster, one after the other, each once the brokers are calm and
+//! it leads what it prefers to lead.
 
 use std::path::PathBuf;
 use std::time::Duration;

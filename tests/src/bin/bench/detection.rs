@@ -1,8 +1,10 @@
-//! How soon a dead host is noticed, and how often a living one is taken for dead: several settings of the policy, under
-//! several disturbances. And how soon an agent at home notices that Kafka alone was killed there.
+//! How soon a dead host is noticed, and how often a living one is taken for dead: several settings of the
+//! policy, under several disturbances. And how soon an agent at home notices that Kafka alone was killed
+//! there.
 //!
-//! One agent a setting watches the same cluster at the same time, each with a ledger of its own, so that none leaves it to
-//! another. All of these only observe; a false alarm is a takeover that nothing but the mode forbade.
+//! One agent a setting watches the same cluster at the same time, each with a ledger of its own, so that none
+//! leaves it to another. All of these only observe; a false alarm is a takeover that nothing but the mode
+//! forbade.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +24,8 @@ use crate::conditions::Conditions;
 use crate::figures::{Figure, Row};
 use crate::write;
 
-/// `host_down_after` and `controller_silent_for`: from what is allowed at least, by the default (the third), to twice that.
+/// `host_down_after` and `controller_silent_for`: from what is allowed at least, by the default (the third),
+/// to twice that.
 const SETTINGS: [(&str, &str); 4] = [("750ms", "500ms"), ("1s", "750ms"), ("1500ms", "1s"), ("3s", "2s")];
 /// What is promised of the default.
 const DEFAULT: &str = "1500ms";
@@ -97,8 +100,8 @@ struct Figures {
     conditions: Conditions,
     table: Vec<Row>,
     cells: Vec<Cell>,
-    /// From each kill of Kafka alone to the claim of its restart by the agent on its host, in seconds; `None` where there was
-    /// none in a minute. The first Kafka was not started by that agent, the others were.
+    /// From each kill of Kafka alone to the claim of its restart by the agent on its host, in seconds; `None`
+    /// where there was none in a minute. The first Kafka was not started by that agent, the others were.
     killed_s: Vec<Option<f64>>,
 }
 
@@ -126,8 +129,8 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     write(&options.json, &figures)
 }
 
-/// Kafka alone dies, so many times and once before that, on a host with an agent that starts it again. How long it took each
-/// time until that was decided and claimed.
+/// Kafka alone dies, so many times and once before that, on a host with an agent that starts it again. How
+/// long it took each time until that was decided and claimed.
 fn kafka_is_killed(lab: &Lab, scenario: &Scenario, times: u32) -> Result<Vec<Option<f64>>> {
     let agent = scenario.at_home.first().context("no agent at home")?;
     agent.start()?;

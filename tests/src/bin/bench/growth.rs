@@ -1,8 +1,8 @@
-//! What the amount of data makes of a recovery: a takeover of shared log dirs against a rebuild on an empty disk, which
-//! copies all of it from the other brokers.
+//! What the amount of data makes of a recovery: a takeover of shared log dirs against a rebuild on an empty
+//! disk, which copies all of it from the other brokers.
 //!
-//! The data is linked, so a takeover of any size takes hardly any disk. A rebuild writes real bytes: one that does not fit is left
-//! out, and the figures say so.
+//! The data is linked, so a takeover of any size takes hardly any disk. A rebuild writes real bytes: one that
+//! does not fit is left out, and the figures say so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,8 @@ use crate::figures::{Figure, Line, Row, cpu_seconds};
 use crate::takeover::settle;
 use crate::{SETUP, in_its_own_lab, write};
 
-/// One such segment in each of [`BULK_PARTITIONS`] is a GB (10⁹ bytes) on each broker. Kafka's default is ten times as large, and Kafka does
-/// something for each when it loads its logs.
+/// One such segment in each of [`BULK_PARTITIONS`] is a GB (10⁹ bytes) on each broker. Kafka's default is ten
+/// times as large, and Kafka does something for each when it loads its logs.
 const SEGMENT: u64 = 100_000_000;
 /// The topic with the data.
 const BULK: &str = "bulk";

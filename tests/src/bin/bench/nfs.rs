@@ -1,5 +1,5 @@
-//! A takeover on real NFS, by phase: a machine with a kernel of its own loses its power, and the storage's export rules are
-//! the fence.
+//! A takeover on real NFS, by phase: a machine with a kernel of its own loses its power, and the storage's
+//! export rules are the fence.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

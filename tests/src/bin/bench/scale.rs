@@ -1,5 +1,5 @@
-//! What an agent takes that watches a thousand brokers: the brokers hold nothing, but each has its own address and answers
-//! in Kafka's protocol, so that what is measured is the agent as it is installed.
+//! What an agent takes that watches a thousand brokers: the brokers hold nothing, but each has its own
+//! address and answers in Kafka's protocol, so that what is measured is the agent as it is installed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,8 @@ use crate::write;
 const GUARDED: i32 = 16;
 /// The one whose host dies in the end.
 const VICTIM: i32 = 7;
-/// Memory and processor are taken over windows as long as the agent's longest period, the reading of all partitions.
+/// Memory and processor are taken over windows as long as the agent's longest period, the reading of all
+/// partitions.
 const WINDOW: Duration = Duration::from_secs(30);
 /// The agent's metric.
 const TICK: &str = "understudy_tick_seconds";
@@ -58,7 +59,8 @@ struct Figures {
     quiet: Footprint,
     /// While all is well.
     ticks: Ticks,
-    /// From the death of a guarded broker's host until its session is over and the partitions were read again.
+    /// From the death of a guarded broker's host until its session is over and the partitions were read
+    /// again.
     ticks_while_a_broker_dies: Ticks,
     /// From that death to the decision that only the mode forbids.
     decided_after_s: f64,
@@ -130,8 +132,8 @@ pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     write(&options.json, &figures)
 }
 
-/// Every broker is probed and answers, no signal is blind, and all partitions were read twice: from then on there is nothing
-/// that the agent does for the first time.
+/// Every broker is probed and answers, no signal is blind, and all partitions were read twice: from then on
+/// there is nothing that the agent does for the first time.
 fn all_seen(hollow: &Hollow, agent: &Agent, brokers: i32) -> Result<()> {
     eventually("the agent to see the whole cluster", Duration::from_secs(180), || {
         let status = agent.status()?;
@@ -156,8 +158,8 @@ fn all_seen(hollow: &Hollow, agent: &Agent, brokers: i32) -> Result<()> {
     })
 }
 
-/// The host of a guarded broker dies. How long until the agent says what only its mode forbids, and how long its ticks took
-/// meanwhile and until the cluster itself has noticed.
+/// The host of a guarded broker dies. How long until the agent says what only its mode forbids, and how long
+/// its ticks took meanwhile and until the cluster itself has noticed.
 fn a_broker_dies(lab: &Lab, hollow: &Hollow, agent: &Agent) -> Result<(f64, Ticks)> {
     let (before, read) = (ticks(agent)?, hollow.asked().get(FULL_METADATA).copied().unwrap_or_default().0);
     let fault = Instant::now();

@@ -1,5 +1,5 @@
-//! Measures takeovers, each beside its reference on the same cluster: the same broker, killed and restarted at
-//! once in place, with stock flags and the default session.
+//! Measures takeovers, each beside its reference on the same cluster: the same broker, killed and restarted
+//! at once in place, with stock flags and the default session.
 //!
 //! `cargo xtask bench takeover --runs N --json FILE`.
 
@@ -27,7 +27,8 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// Cores that all brokers together use once they are warm, and for so many windows in a row.
 const CALM: f64 = 0.6;
 const CALM_WINDOWS: u32 = 2;
-/// After this long they are taken as they are. Brokers that began to run together compile for minutes where cores are few.
+/// After this long they are taken as they are. Brokers that began to run together compile for minutes where
+/// cores are few.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(240);
 /// What a takeover of 50 partitions and 1.5 GB should take, and make a producer wait, on two idle cores.
 const AIM_TIME_TO_ISR_S: f64 = 6.0;
@@ -184,13 +185,15 @@ impl Figures {
 }
 
 pub(crate) fn one(lab: &Lab, options: &Options) -> Result<()> {
-    // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan the active ones only.
+    // Most of a real broker's data is in closed segments, which Kafka has flushed: a crash makes it scan the
+    // active ones only.
     let mut properties = vec![("log.segment.bytes".to_owned(), (8 << 20).to_string())];
     properties.extend_from_slice(&options.broker_property);
     let cluster = ClusterSpec {
         jvm: Jvm::stock("768m"),
         properties,
-        // A broker that is back after a restart in place gets its partitions back by itself, and one that was taken over from the agent.
+        // A broker that is back after a restart in place gets its partitions back by itself, and one that was
+        // taken over from the agent.
         controller_properties: vec![("leader.imbalance.check.interval.seconds".to_owned(), "30".to_owned())],
         ..ClusterSpec::default()
     };
@@ -271,7 +274,8 @@ fn stalls(end: &End, fault: Instant, well: Instant) -> (f64, f64) {
     (longest_wait(&end.history, fault, well), end.read.longest_gap(fault, well).as_secs_f64())
 }
 
-/// The longest wait of a record for its acknowledgement, in seconds, from a second before a fault until all was well again.
+/// The longest wait of a record for its acknowledgement, in seconds, from a second before a fault until all
+/// was well again.
 pub(crate) fn longest_wait(history: &History, fault: Instant, well: Instant) -> f64 {
     // From a second before on, for records that were on their way.
     let from = fault.checked_sub(Duration::from_secs(1)).unwrap_or(fault);
@@ -303,9 +307,9 @@ fn proven(journal: &str) -> Result<Instant> {
     Instant::now().checked_sub(ago).context("a proof from before the boot")
 }
 
-/// Waits until everything is in sync, every leader where it prefers to be, every closed segment noted as flushed, and the brokers
-/// calm or taken as they are: in its first minutes a Java virtual machine compiles on every core there is, and one that starts gets
-/// what is left.
+/// Waits until everything is in sync, every leader where it prefers to be, every closed segment noted as
+/// flushed, and the brokers calm or taken as they are: in its first minutes a Java virtual machine compiles
+/// on every core there is, and one that starts gets what is left.
 pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     scenario.cluster.wait_complete(Duration::from_secs(60))?;
     eventually("every leader to be where it prefers to be", Duration::from_secs(60), || {
@@ -337,8 +341,9 @@ pub(crate) fn settle(lab: &Lab, scenario: &Scenario) -> Result<()> {
     }
 }
 
-/// Waits until the broker has noted, as Kafka does once a minute, which segments it has flushed by now, which are the closed ones: a crash
-/// makes it scan the active ones, and not all that was copied or loaded within the last minute.
+/// Waits until the broker has noted, as Kafka does once a minute, which segments it has flushed by now, which
+/// are the closed ones: a crash makes it scan the active ones, and not all that was copied or loaded within
+/// the last minute.
 fn checkpointed(scenario: &Scenario) -> Result<()> {
     let now = SystemTime::now();
     let file = scenario.cluster.broker(VICTIM)?.log_dir().join("recovery-point-offset-checkpoint");

@@ -1,4 +1,5 @@
-//! What `check` says of NFS: who this host's client is beside others', and what its mounts do with open files.
+//! What `check` says of NFS: who this host's client is beside others', and what its mounts do with open
+//! files.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ async fn peers(world: &Arc<World>) -> (Vec<(HostName, NfsClientId)>, Vec<HostNam
     (told, silent)
 }
 
-/// What becomes of open files that are unlinked. It takes writing, so it is tried by the broker's owner alone.
+/// What becomes of open files that are unlinked. It takes writing, so it is tried by the broker's owner
+/// alone.
 pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storage) -> Item {
     let item = format!("broker {}: unlinking open files", broker.id);
     let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;

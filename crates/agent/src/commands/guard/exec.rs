@@ -1,7 +1,7 @@
 //! `understudy guard --exec`: takes the broker's right on this host, asks the ledger, and becomes Kafka.
 //!
-//! The right comes first. Whoever else starts Kafka here, an agent above all, takes it as well before it looks: so either that
-//! one sees this start, or this one sees what that one has written to the ledger.
+//! The right comes first. Whoever else starts Kafka here, an agent above all, takes it as well before it
+//! looks: so either that one sees this start, or this one sees what that one has written to the ledger.
 
 use std::process::exit;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::exit::Exit;
 use crate::output::say;
 use crate::refusal::Refusal;
 
-/// What a refusal ends with: the code by which `env` and `timeout` tell their own failures from those of what they run. Java
-/// itself ends with 3 where it is told to exit when memory is short.
+/// What a refusal ends with: the code by which `env` and `timeout` tell their own failures from those of what
+/// they run. Java itself ends with 3 where it is told to exit when memory is short.
 const REFUSED: i32 = 125;
 
 /// A Kafka that was told to stop a moment ago may still write its last.

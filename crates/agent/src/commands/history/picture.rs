@@ -1,5 +1,5 @@
-//! A takeover as a picture (SVG): its steps as bars over time, and under them what a producer was acknowledged, if that is
-//! given. Pure but for reading that file.
+//! A takeover as a picture (SVG): its steps as bars over time, and under them what a producer was
+//! acknowledged, if that is given. Pure but for reading that file.
 
 use std::fmt::{self, Write};
 use std::fs;
@@ -28,7 +28,8 @@ const MARGIN: f64 = 1.0;
 /// Acknowledged records a second, at moments in the order of time.
 pub(super) type Rate = Vec<(Timestamp, f64)>;
 
-/// Reads a producer's rate: a line for each moment, `SECONDS,RATE`, in seconds since 1970 and records a second.
+/// Reads a producer's rate: a line for each moment, `SECONDS,RATE`, in seconds since 1970 and records a
+/// second.
 ///
 /// # Errors
 /// The file cannot be read, or which line is not so.

@@ -17,7 +17,8 @@ pub(super) struct Span {
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
     pub(super) failed: bool,
-    /// Whether the whole took as long as it did because of this: had it been quicker, the next would have begun earlier.
+    /// Whether the whole took as long as it did because of this: had it been quicker, the next would have
+    /// begun earlier.
     pub(super) bounds: bool,
 }
 
@@ -92,8 +93,8 @@ pub(super) mod tests {
         Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
     }
 
-    /// Fault at 0, claim at 2 s; the fence takes until 3 s; then address (until 3.1 s) and storage (until 4 s, at the second
-    /// try) side by side; then Kafka, until 4.2 s.
+    /// Fault at 0, claim at 2 s; the fence takes until 3 s; then address (until 3.1 s) and storage (until 4
+    /// s, at the second try) side by side; then Kafka, until 4.2 s.
     pub(in super::super) fn takeover() -> EpochJournal {
         let broker = BrokerId(1);
         let fence = Step::Fence { host: "b1".into(), ladder: vec!["exec".to_owned()] };

@@ -1,7 +1,8 @@
-//! `understudy ontap efficiency`: how many bytes Kafka's data take as clients count them, and how many on the disks.
+//! `understudy ontap efficiency`: how many bytes Kafka's data take as clients count them, and how many on the
+//! disks.
 //!
-//! TR-4947 tells what efficiency saves by aggregate: 420.3 GB logical in 281.7 GB physical. It calls that 1.70:1; the
-//! two numbers are 1.49:1. Here the ratio is ONTAP's own, and the bytes stand beside it.
+//! TR-4947 tells what efficiency saves by aggregate: 420.3 GB logical in 281.7 GB physical. It calls that
+//! 1.70:1; the two numbers are 1.49:1. Here the ratio is ONTAP's own, and the bytes stand beside it.
 
 use std::fmt;
 

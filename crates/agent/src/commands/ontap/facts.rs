@@ -1,4 +1,5 @@
-//! What ONTAP says of one SVM. Whatever could not be read is kept with its reason: one refusal hides nothing else.
+//! What ONTAP says of one SVM. Whatever could not be read is kept with its reason: one refusal hides nothing
+//! else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,8 @@ pub(super) const CALL_LIMIT: Duration = Duration::from_secs(20);
 /// Why a fact is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// The account's role, or the platform (FSx for ONTAP), does not show it. That is an answer, not an error.
+    /// The account's role, or the platform (FSx for ONTAP), does not show it. That is an answer, not an
+    /// error.
     NotVisible(String),
     /// It should have been shown, and was not.
     Failed(String),
@@ -53,8 +55,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Reads them: eight requests, however many volumes there are. One goes ahead, since eight wrong passwords at once
-    /// might lock the account; the others go side by side.
+    /// Reads them: eight requests, however many volumes there are. One goes ahead, since eight wrong
+    /// passwords at once might lock the account; the others go side by side.
     pub(super) async fn of(ontap: &OntapConfig, svm: &str) -> Self {
         match ontap.connect(CALL_LIMIT).await {
             Ok(client) => Self::read(&client, svm).await,

@@ -1,4 +1,5 @@
-//! Which ONTAP and which SVM to provision: what the options say, else the only one that the configuration names.
+//! Which ONTAP and which SVM to provision: what the options say, else the only one that the configuration
+//! names.
 
 use std::path::{Path, PathBuf};
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::cidr::Cidr;
 use super::neighbour::{announcements, owner};
 
-/// Only a frame that has the address in it says who owns it, and whoever announces the address owns it. Input:
-/// an IPv6 address, the first four bytes of which are the IPv4 address too, and a frame.
+/// Only a frame that has the address in it says who owns it, and whoever announces the address owns it.
+/// Input: an IPv6 address, the first four bytes of which are the IPv4 address too, and a frame.
 pub(crate) fn neighbour(bytes: &[u8]) {
     let Some((address, frame)) = bytes.split_first_chunk::<16>() else { return };
     let [a, b, c, d, ..] = *address;

@@ -1,12 +1,13 @@
 //! Resets the connections that clients still have to the address's old, dead host.
 //!
-//! Once the address is here, each client is sent segments that do not fit its connection, as if from the broker. Its kernel
-//! answers with where the connection stands (RFC 793, 3.9; RFC 5961, 4), and this host's kernel, which knows of no
-//! such connection, answers that with the reset that fits. So it is always the kernel that has the address which
-//! judges: a connection that lives there goes on. Samba's CTDB has done so for its addresses for years.
+//! Once the address is here, each client is sent segments that do not fit its connection, as if from the
+//! broker. Its kernel answers with where the connection stands (RFC 793, 3.9; RFC 5961, 4), and this host's
+//! kernel, which knows of no such connection, answers that with the reset that fits. So it is always the
+//! kernel that has the address which judges: a connection that lives there goes on. Samba's CTDB has done so
+//! for its addresses for years.
 //!
-//! Two kinds are sent, because firewalls that follow connections let through one or the other: an acknowledgement out of
-//! the window, and a second answer to the client's first segment.
+//! Two kinds are sent, because firewalls that follow connections let through one or the other: an
+//! acknowledgement out of the window, and a second answer to the client's first segment.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +21,9 @@ use super::neighbour::checksum;
 use super::wire::register;
 use crate::drivers::clients::Known;
 
-/// When they are sent, from the begin. A frame may be lost, and a client's neighbours learn last where the address is. A kernel
-/// answers one such segment of a connection in half a second (Linux: `tcp_invalid_ratelimit`), so they are further apart.
+/// When they are sent, from the begin. A frame may be lost, and a client's neighbours learn last where the
+/// address is. A kernel answers one such segment of a connection in half a second (Linux:
+/// `tcp_invalid_ratelimit`), so they are further apart.
 const VOLLEYS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(600), Duration::from_millis(1_400), Duration::from_millis(3_000)];
 
@@ -85,8 +87,8 @@ impl Resets {
 
 /// What is sent to one client: TCP headers without data.
 ///
-/// Nobody knows the connection's sequence numbers. In every other volley they are half of all numbers away, so that one
-/// of both is outside of any window.
+/// Nobody knows the connection's sequence numbers. In every other volley they are half of all numbers away,
+/// so that one of both is outside of any window.
 fn segments(own: SocketAddr, client: SocketAddr, volley: u32) -> [[u8; 20]; 2] {
     let number = (volley % 2) << 31;
     [SYN | ACK, ACK].map(|flags| segment(own, client, number, flags))

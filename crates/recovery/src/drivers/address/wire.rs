@@ -40,7 +40,8 @@ impl Wire {
         Ok(Self { socket: register(socket)?, address, mac })
     }
 
-    /// Asks the link for `patience` whether another host has the address, and who. Without patience, does not ask.
+    /// Asks the link for `patience` whether another host has the address, and who. Without patience, does not
+    /// ask.
     pub(super) async fn ask(&self, patience: Duration) -> io::Result<Option<Mac>> {
         if patience.is_zero() {
             return Ok(None);

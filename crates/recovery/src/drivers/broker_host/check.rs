@@ -71,8 +71,8 @@ pub(super) const STATE_DIR: &str = "use the state directory";
 /// What [`right`] is about.
 pub(super) const RIGHT: &str = "find the right to run Kafka in its hands";
 
-/// Whether a Kafka of the broker that runs here holds the broker's right: without it nothing but looks keep an agent on this host
-/// from starting a second one beside it.
+/// Whether a Kafka of the broker that runs here holds the broker's right: without it nothing but looks keep
+/// an agent on this host from starting a second one beside it.
 pub(super) fn right(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let users = common.users(broker)?;
     if users.is_empty() {

@@ -1,4 +1,5 @@
-//! What every driver does before it starts Kafka in its own way: render, verify, and look for whoever is at it already.
+//! What every driver does before it starts Kafka in its own way: render, verify, and look for whoever is at
+//! it already.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,7 +46,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// Of what is configured; or everything that is wrong with it, after `problems`, which only this driver can have.
+    /// Of what is configured; or everything that is wrong with it, after `problems`, which only this driver
+    /// can have.
     pub(super) fn new(
         driver: &'static str,
         section: Section<'_>,
@@ -166,8 +168,8 @@ impl Common {
         Ok(found)
     }
 
-    /// Refuses while somebody here works on the broker's log dirs or is about to: Kafka's own lock would stop a second one too
-    /// late.
+    /// Refuses while somebody here works on the broker's log dirs or is about to: Kafka's own lock would stop
+    /// a second one too late.
     pub(super) fn refuse_if_in_use(&self, broker: BrokerId) -> Result<(), Problem> {
         let users = self.users(broker)?;
         if users.is_empty() {

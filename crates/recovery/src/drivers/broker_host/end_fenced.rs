@@ -14,7 +14,8 @@ use crate::ports::Note;
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Sends SIGKILL to the very processes that are seen, until none is left. Named by number and start, so that no later process is meant.
+/// Sends SIGKILL to the very processes that are seen, until none is left. Named by number and start, so that
+/// no later process is meant.
 pub(super) fn end_fenced(common: &Common, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
     let begun = Instant::now();
     let mut ended: Vec<String> = Vec::new();

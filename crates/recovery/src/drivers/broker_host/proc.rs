@@ -203,11 +203,12 @@ pub(super) struct Holder {
     pub(super) text: String,
 }
 
-/// Every process on this host that has one of `files` open, or any file below `dirs` for writing, and every Kafka that
-/// may not be looked into: what cannot be seen is no proof. Kafka lets go of its lock before it has written its last.
+/// Every process on this host that has one of `files` open, or any file below `dirs` for writing, and every
+/// Kafka that may not be looked into: what cannot be seen is no proof. Kafka lets go of its lock before it
+/// has written its last.
 ///
-/// Only for a lock file that another mount namespace calls by another name is a file asked for its identity; else
-/// links in `/proc` are read, so that a dead server below `files` does not matter.
+/// Only for a lock file that another mount namespace calls by another name is a file asked for its identity;
+/// else links in `/proc` are read, so that a dead server below `files` does not matter.
 pub(super) fn holders(files: &BTreeSet<PathBuf>, dirs: &[PathBuf]) -> Result<Vec<Holder>, Problem> {
     let mut found = Vec::new();
     for pid in pids()? {

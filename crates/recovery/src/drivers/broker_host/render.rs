@@ -28,14 +28,15 @@ pub(super) fn render(template: &Properties, broker: &BrokerIdentity) -> Result<P
     Ok(file)
 }
 
-/// Of Kafka: how many threads load and recover the logs of each log dir at the start. Its own default is 1, and 2 from 4.0 on.
+/// Of Kafka: how many threads load and recover the logs of each log dir at the start. Its own default is 1,
+/// and 2 from 4.0 on.
 pub(super) const RECOVERY_THREADS: &str = "num.recovery.threads.per.data.dir";
 
 /// More threads than these have not been tried.
 const MOST_THREADS: usize = 16;
 
-/// Has Kafka load its logs with every processor of this host, where the template does not say how: a standby has nothing
-/// else to do with them. Never fewer than Kafka's own default.
+/// Has Kafka load its logs with every processor of this host, where the template does not say how: a standby
+/// has nothing else to do with them. Never fewer than Kafka's own default.
 pub(super) fn recover_with(file: &mut Properties, processors: usize, log_dirs: usize) {
     if file.get(RECOVERY_THREADS).is_none() {
         let threads = (processors / log_dirs.max(1)).clamp(2, MOST_THREADS);

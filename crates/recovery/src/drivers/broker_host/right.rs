@@ -1,8 +1,8 @@
-//! The broker's right on a host: whoever starts Kafka takes it, and the Kafka process inherits it for life. The kernel itself
-//! knows by it whether a Kafka of the broker lives here, from before its first instruction.
+//! The broker's right on a host: whoever starts Kafka takes it, and the Kafka process inherits it for life.
+//! The kernel itself knows by it whether a Kafka of the broker lives here, from before its first instruction.
 //!
-//! It is a lock on `<state_dir>/broker-N/alive.lock` that belongs to the open file, so that no process number and no look at
-//! `/proc` stands between two who start.
+//! It is a lock on `<state_dir>/broker-N/alive.lock` that belongs to the open file, so that no process number
+//! and no look at `/proc` stands between two who start.
 
 use std::fs::File;
 use std::io;
@@ -59,8 +59,8 @@ impl Right {
         }
     }
 
-    /// Becomes `command`, run by `user` if one is named, which holds the right from its first instruction on and for as long as
-    /// anything of it lives. Returns only if that cannot be done.
+    /// Becomes `command`, run by `user` if one is named, which holds the right from its first instruction on
+    /// and for as long as anything of it lives. Returns only if that cannot be done.
     ///
     /// # Errors
     /// Always: why it cannot be done.

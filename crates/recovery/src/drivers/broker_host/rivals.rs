@@ -1,5 +1,6 @@
-//! Who is about to open a broker's log dirs. For its first seconds a Kafka holds no file of a log dir, and what it opens first,
-//! the metadata log, it opens before it takes its own lock: so it is known by its command line, which names its properties.
+//! Who is about to open a broker's log dirs. For its first seconds a Kafka holds no file of a log dir, and
+//! what it opens first, the metadata log, it opens before it takes its own lock: so it is known by its
+//! command line, which names its properties.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,9 +24,9 @@ const DIRS: [&str; 3] = ["log.dirs", "log.dir", "metadata.log.dir"];
 /// What names a node.
 const IDS: [&str; 2] = ["node.id", "broker.id"];
 
-/// Every living process that is, or becomes, a Kafka of `broker`: one whose properties name one of its log dirs, or its id where
-/// they name no log dir that could be told from them. One whose properties cannot be read could be anybody's, unless it has
-/// long taken the lock of log dirs of its own.
+/// Every living process that is, or becomes, a Kafka of `broker`: one whose properties name one of its log
+/// dirs, or its id where they name no log dir that could be told from them. One whose properties cannot be
+/// read could be anybody's, unless it has long taken the lock of log dirs of its own.
 pub(super) fn rivals(broker: &BrokerIdentity) -> Result<Vec<Holder>, Problem> {
     let ours = Ours::of(broker);
     let mut found = Vec::new();
@@ -64,7 +65,8 @@ impl Ours {
         }
     }
 
-    /// Why the Kafka `pid`, which was given these arguments, is one of this broker; `None` if it is another's.
+    /// Why the Kafka `pid`, which was given these arguments, is one of this broker; `None` if it is
+    /// another's.
     fn claimed_by(&self, pid: i32, arguments: &[&[u8]]) -> Option<String> {
         let path = arguments.iter().find(|word| !word.starts_with(b"-"));
         let path = path.map(|word| Path::new(OsStr::from_bytes(word)));

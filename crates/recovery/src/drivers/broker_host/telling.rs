@@ -6,8 +6,8 @@ pub(super) const LAST: usize = 12;
 /// Lines before those that are kept because they tell of an error.
 const TELLING: usize = 4;
 
-/// The last lines of `text`, without the frames of stack traces, after those lines before them that tell of an error: Kafka
-/// stops for a while after it said why, and a trace of Java is longer than anybody reads.
+/// The last lines of `text`, without the frames of stack traces, after those lines before them that tell of
+/// an error: Kafka stops for a while after it said why, and a trace of Java is longer than anybody reads.
 pub(super) fn telling(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty() && !is_frame(line)).collect();
     let (before, last) = lines.split_at(lines.len().saturating_sub(LAST));

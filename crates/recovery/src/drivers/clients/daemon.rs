@@ -1,5 +1,6 @@
-//! What the daemon on this host knows, for a command that takes a broker over beside it: the hosts that told it who their clients
-//! are may be dead by the time somebody types, and a command has seen nothing of what came before it.
+//! What the daemon on this host knows, for a command that takes a broker over beside it: the hosts that told
+//! it who their clients are may be dead by the time somebody types, and a command has seen nothing of what
+//! came before it.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -45,8 +46,8 @@ pub enum DaemonError {
     Broken(#[source] crate::ports::BoxError),
 }
 
-/// Takes over into `known` what the daemon that listens at `socket` knows; how many hosts told it. None did, if no daemon
-/// is there.
+/// Takes over into `known` what the daemon that listens at `socket` knows; how many hosts told it. None did,
+/// if no daemon is there.
 ///
 /// # Errors
 /// When a daemon is there and does not tell.

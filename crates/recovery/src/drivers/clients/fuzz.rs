@@ -2,7 +2,8 @@
 
 use super::{ClientsPage, KnownClients, MAX_CONNECTIONS};
 
-/// A page is written as it was read; whatever it says, no more is taken from it than is allowed, and that of the address only.
+/// A page is written as it was read; whatever it says, no more is taken from it than is allowed, and that of
+/// the address only.
 pub(crate) fn page(bytes: &[u8]) {
     let Ok(page) = serde_json::from_slice::<ClientsPage>(bytes) else { return };
     let again = serde_json::to_vec(&page).map(|text| serde_json::from_slice::<ClientsPage>(&text));

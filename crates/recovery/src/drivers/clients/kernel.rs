@@ -1,4 +1,5 @@
-//! This host's TCP connections, by its kernel (`NETLINK_SOCK_DIAG`, as `ss` asks it). Needs no privilege, and touches no file.
+//! This host's TCP connections, by its kernel (`NETLINK_SOCK_DIAG`, as `ss` asks it). Needs no privilege, and
+//! touches no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +21,8 @@ use super::{Connections, MAX_CONNECTIONS};
 /// The kernel lists some 100,000 sockets in this time.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The connections that were made to a listener at one of `addresses`, and how many more there are than are told.
+/// The connections that were made to a listener at one of `addresses`, and how many more there are than are
+/// told.
 pub(super) async fn connections(addresses: &BTreeSet<IpAddr>) -> io::Result<(Connections, usize)> {
     let (connection, handle, _) = new_connection(NETLINK_SOCK_DIAG)?;
     let connection = tokio::spawn(connection);

@@ -1,9 +1,9 @@
 //! Who is connected to the brokers.
 //!
-//! A client whose request was taken in by the kernel of a host that then died has nothing left to send, so nothing tells it
-//! that the host is gone. The agent on that host tells its peers, for as long as both live, which connections there are
-//! ([`own`], [`kernel`]); a standby keeps the newest word of every peer ([`follow`]), and has the connections reset once
-//! the address is there ([`super::address`]).
+//! A client whose request was taken in by the kernel of a host that then died has nothing left to send, so
+//! nothing tells it that the host is gone. The agent on that host tells its peers, for as long as both live,
+//! which connections there are ([`own`], [`kernel`]); a standby keeps the newest word of every peer
+//! ([`follow`]), and has the connections reset once the address is there ([`super::address`]).
 //!
 //! Nothing is decided on it, and a list that is wrong does no harm: see [`KnownClients`].
 
@@ -25,11 +25,12 @@ use tokio::time::Instant;
 
 use crate::model::HostName;
 
-/// The most connections that are told of one host, or reset by one takeover. Brokers of large clusters have some thousands.
+/// The most connections that are told of one host, or reset by one takeover. Brokers of large clusters have
+/// some thousands.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
-/// For how long a list is of use. A client that waited for longer than this has given up by itself: Kafka's clients do
-/// after 30 s (Java) or 60 s (librdkafka).
+/// For how long a list is of use. A client that waited for longer than this has given up by itself: Kafka's
+/// clients do after 30 s (Java) or 60 s (librdkafka).
 const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// The page that tells it.
@@ -52,9 +53,9 @@ pub struct ClientsPage {
 
 /// The newest word of every host on who is connected there.
 ///
-/// An entry that is no longer true does no harm. The segment that is sent for it has a client's kernel say where its
-/// connection stands, and whoever has the address then answers by what its own kernel knows: a connection that lives there goes on,
-/// and a client that has closed its end says so to nobody.
+/// An entry that is no longer true does no harm. The segment that is sent for it has a client's kernel say
+/// where its connection stands, and whoever has the address then answers by what its own kernel knows: a
+/// connection that lives there goes on, and a client that has closed its end says so to nobody.
 #[derive(Debug, Default)]
 pub struct KnownClients(Mutex<BTreeMap<HostName, (Instant, ClientsPage)>>);
 
@@ -100,7 +101,8 @@ impl KnownClients {
             .filter(|(age, _, page)| *age < MAX_AGE && page.connections.keys().any(|own| own.ip() == address))
             .collect();
         told.sort_by_key(|(age, ..)| *age);
-        // A host that has the broker no longer tells nothing of it; two that do are an owner and one before it.
+        // A host that has the broker no longer tells nothing of it; two that do are an owner and one before
+        // it.
         let (mut pairs, mut left_out) = (Vec::new(), 0);
         for (_, _, page) in &told {
             left_out += page.left_out;

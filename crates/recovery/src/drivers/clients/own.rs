@@ -15,7 +15,8 @@ use crate::model::HostName;
 /// The kernel is asked no more often, however many ask.
 const ANEW_AFTER: Duration = Duration::from_millis(900);
 
-/// The connections of clients to guarded brokers on this host. The kernel is asked when a peer asks, and not before.
+/// The connections of clients to guarded brokers on this host. The kernel is asked when a peer asks, and not
+/// before.
 #[derive(Debug)]
 pub struct OwnClients {
     host: HostName,
@@ -33,8 +34,8 @@ impl OwnClients {
         Self { host, addresses, readers, last: Mutex::default() }
     }
 
-    /// Whether who asks from `address` is told. Who connects to a broker is nobody's business but that of the agents that
-    /// may take it over; on this host itself, everybody can see it anyway.
+    /// Whether who asks from `address` is told. Who connects to a broker is nobody's business but that of the
+    /// agents that may take it over; on this host itself, everybody can see it anyway.
     #[must_use]
     pub fn may_read(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

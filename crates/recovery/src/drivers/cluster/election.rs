@@ -1,8 +1,9 @@
 //! Preferred leaders, given back to a broker that is in sync again.
 //!
-//! Whatever a Java virtual machine that has just started does for the first time is slow, and what many clients want of it at
-//! once is slower: with 34 leaders in one go, on two cores, producers waited for 7 s after the broker had long been in sync. So a few
-//! leaders come first, then twice as many, and so on, each time once the broker serves what it got.
+//! Whatever a Java virtual machine that has just started does for the first time is slow, and what many
+//! clients want of it at once is slower: with 34 leaders in one go, on two cores, producers waited for 7 s
+//! after the broker had long been in sync. So a few leaders come first, then twice as many, and so on, each
+//! time once the broker serves what it got.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,10 +21,11 @@ const FIRST_BATCH: usize = 4;
 const LARGEST_BATCH: usize = 100;
 /// How long the brokers may take to learn of leaders that the controller has elected.
 const ELECTED_WITHIN: Duration = Duration::from_secs(5);
-/// How long the broker may take to serve a batch. One that takes longer gets the next all the same, but not a larger one.
+/// How long the broker may take to serve a batch. One that takes longer gets the next all the same, but not a
+/// larger one.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
-/// For how long in all that is minded. A broker that serves nothing yet by then gets the rest without delay: it leads nothing the
-/// less for being waited for.
+/// For how long in all that is minded. A broker that serves nothing yet by then gets the rest without delay:
+/// it leads nothing the less for being waited for.
 const MINDED_FOR: Duration = Duration::from_secs(60);
 /// Between two looks for that.
 const ELECTED_POLL: Duration = Duration::from_millis(100);
@@ -75,7 +77,8 @@ impl KafkaCluster {
         Ok(note.with("batches_served_late", late))
     }
 
-    /// Has one batch elected, and waits until a surviving broker knows and, no longer than until `minded`, the broker serves it.
+    /// Has one batch elected, and waits until a surviving broker knows and, no longer than until `minded`,
+    /// the broker serves it.
     async fn elect(
         &self,
         broker: BrokerId,
@@ -128,7 +131,8 @@ async fn to_controller(via: Connection, seen: &MetadataSeen) -> Result<Connectio
     }
 }
 
-/// Waits until the broker at this listener serves `partitions`. Others hear of a new leader before it has begun to be one.
+/// Waits until the broker at this listener serves `partitions`. Others hear of a new leader before it has
+/// begun to be one.
 async fn until_it_serves(at: &Endpoint, partitions: &[(String, i32)]) {
     let mut asked = None;
     loop {

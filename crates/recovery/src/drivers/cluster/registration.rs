@@ -1,4 +1,5 @@
-//! Whether a broker has a registration at all. The broker list does not tell: it leaves out who is fenced as well.
+//! Whether a broker has a registration at all. The broker list does not tell: it leaves out who is fenced as
+//! well.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub enum Told {
     Registered,
     /// It has no registration.
     Unregistered,
-    /// Brokers do not tell who is fenced from who is not registered: Kafka before 4.0. No controller is configured that would.
+    /// Brokers do not tell who is fenced from who is not registered: Kafka before 4.0. No controller is
+    /// configured that would.
     Untold,
     /// Too few answered.
     Unknown {
@@ -32,10 +34,11 @@ pub enum Told {
     },
 }
 
-/// Asks up to three of `brokers`, other than `broker`, side by side. That it has no registration is what most of them must say, and
-/// none of them otherwise; and then the active one of `controllers` must say so as well, if any are known: brokers that are cut off
-/// from the controllers tell what was. One that is a controller itself is known to them in any case, so there the brokers' word
-/// stands. Where brokers do not tell it at all, the active controller alone does.
+/// Asks up to three of `brokers`, other than `broker`, side by side. That it has no registration is what most
+/// of them must say, and none of them otherwise; and then the active one of `controllers` must say so as
+/// well, if any are known: brokers that are cut off from the controllers tell what was. One that is a
+/// controller itself is known to them in any case, so there the brokers' word stands. Where brokers do not
+/// tell it at all, the active controller alone does.
 pub async fn ask(
     broker: BrokerId,
     brokers: &BTreeMap<BrokerId, Endpoint>,

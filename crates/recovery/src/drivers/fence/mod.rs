@@ -37,20 +37,20 @@ pub enum FenceConfig {
     /// A program of the site's own, called as a fence agent is.
     ///
     /// It reads `key=value` lines on its standard input: `action` (`off` or `status`), `understudy_host`,
-    /// `understudy_epoch` (not when it is only checked) and the options below. For `off` it exits with 0 once the
-    /// host is off. For `status` it exits with 2 when it has *read* that the host is off, with 0 when the host is
-    /// on, and with anything else when it cannot tell. An exit code of 2 with words on standard error counts
-    /// only if standard output says `off`, because a shell that fails exits with 2 as well.
+    /// `understudy_epoch` (not when it is only checked) and the options below. For `off` it exits with 0 once
+    /// the host is off. For `status` it exits with 2 when it has *read* that the host is off, with 0 when the
+    /// host is on, and with anything else when it cannot tell. An exit code of 2 with words on standard error
+    /// counts only if standard output says `off`, because a shell that fails exits with 2 as well.
     Exec(ExecConfig),
     /// The export rules of an ONTAP system, which lets the host in to its volumes or not.
     ///
-    /// Each broker's volumes have an export policy of their own with one rule, which is for the addresses by which the
-    /// owner mounts them and for nobody else. Fencing takes the owner's addresses out of it and puts none of another
-    /// host in, then breaks the owner's locks. Refused: policies that other volumes have too, more than one rule, rules
-    /// for subnets, netgroups, names or other protocols, and pNFS.
+    /// Each broker's volumes have an export policy of their own with one rule, which is for the addresses by
+    /// which the owner mounts them and for nobody else. Fencing takes the owner's addresses out of it and
+    /// puts none of another host in, then breaks the owner's locks. Refused: policies that other volumes have
+    /// too, more than one rule, rules for subnets, netgroups, names or other protocols, and pNFS.
     ///
-    /// It cuts off the volumes only: the host lives on, and Kafka on it fails. Addresses of TEST-NET-1, -2 and -3 in a
-    /// rule stand for the epoch that fenced (see `understudy history`).
+    /// It cuts off the volumes only: the host lives on, and Kafka on it fails. Addresses of TEST-NET-1, -2
+    /// and -3 in a rule stand for the epoch that fenced (see `understudy history`).
     OntapExport(Box<OntapExportConfig>),
 }
 
@@ -67,7 +67,8 @@ impl FenceConfig {
         })
     }
 
-    /// Whether a host that it has proven fenced holds no lock on its volumes any more, whenever its lease ends.
+    /// Whether a host that it has proven fenced holds no lock on its volumes any more, whenever its lease
+    /// ends.
     #[must_use]
     pub fn frees_locks(&self) -> bool {
         matches!(self, Self::OntapExport(_))

@@ -1,5 +1,5 @@
-//! What a crash of each guarded broker would make its next start read through, asked of the broker itself while it lives.
-//! For predictions and for people: no decision rests on it.
+//! What a crash of each guarded broker would make its next start read through, asked of the broker itself
+//! while it lives. For predictions and for people: no decision rests on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl KafkaLogs {
     }
 }
 
-/// Kafka flushes a segment when it begins the next one, so what it reads through after a crash is the newest segment of
-/// each replica.
+/// Kafka flushes a segment when it begins the next one, so what it reads through after a crash is the newest
+/// segment of each replica.
 fn tail(replicas: &[Replica], segments: &BTreeMap<String, u64>) -> LogTail {
     let mut tail = LogTail { replicas: replicas.len(), ..LogTail::default() };
     for replica in replicas {
@@ -101,8 +101,8 @@ mod tests {
         StrBytes::from_string(text.to_owned())
     }
 
-    /// `orders-0` with 100 bytes, `orders-1` with 5,000, one that moves, and `audit-0` with 700; segments of `orders` are
-    /// of 1,000 bytes, and those of `audit` are not told. A second log dir has failed.
+    /// `orders-0` with 100 bytes, `orders-1` with 5,000, one that moves, and `audit-0` with 700; segments of
+    /// `orders` are of 1,000 bytes, and those of `audit` are not told. A second log dir has failed.
     fn says(call: &Call) -> Option<Reply> {
         match call.key {
             ApiKey::DescribeLogDirs => {

@@ -3,8 +3,8 @@
 //! A fresh connection, because only that shows that the broker still accepts clients. One exception: while a
 //! broker accepts and does not answer, its first unanswered connection is kept and waited on. Fresh ones
 //! would pile up in the listener's backlog, which nobody empties; once it is full the kernel drops further
-//! attempts, and a hung process looks like a dead host. The kept connection tells the two apart: the kernel at
-//! its other end acknowledges what it is sent, as long as there is one.
+//! attempts, and a hung process looks like a dead host. The kept connection tells the two apart: the kernel
+//! at its other end acknowledges what it is sent, as long as there is one.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,18 +23,19 @@ use crate::ports::{Clock, HealthSignal, chain};
 
 /// Four looks a second: a dead host is seen within a fraction of the time that must pass before anybody acts.
 pub const PERIOD: Duration = Duration::from_millis(250);
-/// How long a host may take to accept a connection, or to acknowledge: that is for its kernel, which takes less than a
-/// millisecond on one site. One failed probe says little, and a run of them is what counts; that is why they follow each other
-/// as soon as this.
+/// How long a host may take to accept a connection, or to acknowledge: that is for its kernel, which takes
+/// less than a millisecond on one site. One failed probe says little, and a run of them is what counts; that
+/// is why they follow each other as soon as this.
 const REACH: Duration = PERIOD;
 /// How long Kafka may take to answer. A healthy broker takes milliseconds, a busy one more.
 const LIMIT: Duration = Duration::from_millis(500);
-/// Whoever has not accepted a connection by then is asked for another, for a packet may have been lost, and TCP repeats the first
-/// one after 1 s only. Whoever has not answered by then is asked once more, so that its kernel has something to acknowledge: what
-/// is left of [`LIMIT`] has room for a lost packet, which TCP repeats after 200 ms (on Linux).
+/// Whoever has not accepted a connection by then is asked for another, for a packet may have been lost, and
+/// TCP repeats the first one after 1 s only. Whoever has not answered by then is asked once more, so that its
+/// kernel has something to acknowledge: what is left of [`LIMIT`] has room for a lost packet, which TCP
+/// repeats after 200 ms (on Linux).
 const PROMPT: Duration = Duration::from_millis(100);
-/// No more questions than this go to one that hangs: together they are 3 kB, which its kernel has room for. From then on a
-/// host that dies is noticed by its keepalives.
+/// No more questions than this go to one that hangs: together they are 3 kB, which its kernel has room for.
+/// From then on a host that dies is noticed by its keepalives.
 const NUDGES: u8 = 64;
 
 /// A broker that left the list is probed for this long: it may be one of several that failed together, and
@@ -189,8 +190,9 @@ impl Unanswered {
         }
     }
 
-    /// Asks once more, for the other kernel's sake: it acknowledges that at once, whatever hangs above it. Without that, one
-    /// that had acknowledged the question and then died could not be told from a process that hangs.
+    /// Asks once more, for the other kernel's sake: it acknowledges that at once, whatever hangs above it.
+    /// Without that, one that had acknowledged the question and then died could not be told from a process
+    /// that hangs.
     async fn nudge(&mut self, until: Instant) -> Result<(), WireError> {
         if self.nudges < NUDGES {
             self.nudges += 1;
@@ -346,7 +348,8 @@ mod tests {
         let addresses = [listener.local_addr().unwrap()];
         let at = endpoint(addresses[0]);
         let (socket, mut tries) = (SockRef::from(&listener), 0);
-        // A machine that stands still for so long that both are late is asked again; with one connection each try fails.
+        // A machine that stands still for so long that both are late is asked again; with one connection each
+        // try fails.
         let asked = loop {
             host_dies(&listener);
             let back = async {

@@ -1,4 +1,5 @@
-//! Whether a guarded broker that is not in the broker list is registered all the same. Nobody is asked while all are listed.
+//! Whether a guarded broker that is not in the broker list is registered all the same. Nobody is asked while
+//! all are listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Which brokers' addresses are on this host, so that a fenced host gives up what is not its own any more, and the owner defends what is.
+//! Which brokers' addresses are on this host, so that a fenced host gives up what is not its own any more,
+//! and the owner defends what is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The processes of brokers on this host, so that a broker that runs here and whose Kafka ended is started again
-//! here, and is not taken for a dead host.
+//! The processes of brokers on this host, so that a broker that runs here and whose Kafka ended is started
+//! again here, and is not taken for a dead host.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What the storage itself counts: operations in each broker's volumes, and who has been using them.
 //!
-//! It tells "the storage stalls for all" from "this client stopped writing". A live Kafka writes its checkpoints every
-//! 5 s (`replica.high.watermark.checkpoint.interval.ms`), so a volume in which nothing is counted for longer has lost
-//! its client, or its storage; which of the two, the other volumes tell.
+//! It tells "the storage stalls for all" from "this client stopped writing". A live Kafka writes its
+//! checkpoints every 5 s (`replica.high.watermark.checkpoint.interval.ms`), so a volume in which nothing is
+//! counted for longer has lost its client, or its storage; which of the two, the other volumes tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,20 +23,21 @@ use crate::ports::{Clock, HealthSignal, chain};
 
 const SIGNAL: &str = "ontap_clients";
 
-/// Twice Kafka's `replica.high.watermark.checkpoint.interval.ms`: a volume with less between two operations is in use.
-/// Volumes that fell silent within so long of each other did so together.
+/// Twice Kafka's `replica.high.watermark.checkpoint.interval.ms`: a volume with less between two operations
+/// is in use. Volumes that fell silent within so long of each other did so together.
 const TWO_CHECKPOINTS: Duration = Duration::from_secs(10);
 
-/// Watches by ONTAP's own counters whether brokers' volumes are in use, to tell a storage that stalls for all from a
-/// client that stopped. Only there if this section is; all its keys may be left out.
+/// Watches by ONTAP's own counters whether brokers' volumes are in use, to tell a storage that stalls for all
+/// from a client that stopped. Only there if this section is; all its keys may be left out.
 ///
-/// It watches every broker with `[broker.storage.grant]` (or a complete `[broker.storage.snapshot]`) and takes login,
-/// SVM and volumes from there; whose an address is, it takes from the fences `ontap_export` and the grants. It only
-/// reads, with two requests for each SVM at a time.
+/// It watches every broker with `[broker.storage.grant]` (or a complete `[broker.storage.snapshot]`) and
+/// takes login, SVM and volumes from there; whose an address is, it takes from the fences `ontap_export` and
+/// the grants. It only reads, with two requests for each SVM at a time.
 ///
-/// If nothing at all is counted for `quiet_after` in any volume that was in use, and brokers of two hosts or more fell
-/// silent together, the storage counts as stalled, as by a canary: nothing is taken over. One volume without writes
-/// while others are written to is shown, and decides nothing. While ONTAP cannot be asked, nothing is held for it.
+/// If nothing at all is counted for `quiet_after` in any volume that was in use, and brokers of two hosts or
+/// more fell silent together, the storage counts as stalled, as by a canary: nothing is taken over. One
+/// volume without writes while others are written to is shown, and decides nothing. While ONTAP cannot be
+/// asked, nothing is held for it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapClientsConfig {
@@ -48,8 +49,8 @@ pub struct OntapClientsConfig {
     #[serde(default = "one_second", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub deadline: Duration,
-    /// A volume counts as silent after so long without an operation. 10 s or longer: a live Kafka writes its checkpoints
-    /// every 5 s, unless `replica.high.watermark.checkpoint.interval.ms` says otherwise.
+    /// A volume counts as silent after so long without an operation. 10 s or longer: a live Kafka writes its
+    /// checkpoints every 5 s, unless `replica.high.watermark.checkpoint.interval.ms` says otherwise.
     #[serde(default = "fifteen_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub quiet_after: Duration,
@@ -81,7 +82,8 @@ pub struct Watched {
 }
 
 impl OntapClientsConfig {
-    /// Everything that is wrong with it, as `key: what is wrong and what to do`. Evidence counts for `stale_after`.
+    /// Everything that is wrong with it, as `key: what is wrong and what to do`. Evidence counts for
+    /// `stale_after`.
     #[must_use]
     pub fn problems(&self, stale_after: Duration) -> Vec<String> {
         let mut problems = Vec::new();
@@ -153,7 +155,8 @@ pub struct OntapClients {
     /// Whose each volume is.
     volumes: BTreeMap<String, BrokerId>,
     hosts: BTreeMap<IpAddr, HostName>,
-    /// Kept from look to look, for its connections; made anew after one that failed, with its secrets read anew.
+    /// Kept from look to look, for its connections; made anew after one that failed, with its secrets read
+    /// anew.
     client: Mutex<Option<Client>>,
     tracks: Mutex<BTreeMap<String, Track>>,
 }
@@ -173,7 +176,8 @@ struct Track {
 #[derive(Debug, Clone)]
 struct Counter {
     value: u64,
-    /// End of the look that saw it: what was counted came before. `None`: not seen to move yet, which says nothing.
+    /// End of the look that saw it: what was counted came before. `None`: not seen to move yet, which says
+    /// nothing.
     moved: Option<Moment>,
 }
 
@@ -197,7 +201,8 @@ fn counted(counters: &Counters) -> Option<(u64, u64)> {
 }
 
 impl Track {
-    /// Takes a reading in. One that ONTAP dates no later than the last is the last one once more, and shows no silence.
+    /// Takes a reading in. One that ONTAP dates no later than the last is the last one once more, and shows
+    /// no silence.
     fn follow(track: Option<&Self>, counters: &Counters, begun: Moment, ended: Moment) -> Option<Self> {
         let Some((operations, writes)) = counted(counters) else { return track.cloned() };
         let dated = counters.timestamp;
@@ -230,8 +235,9 @@ struct Use {
     by: Option<String>,
 }
 
-/// Whether the storage stalls for all: nothing is counted anywhere, and brokers of two hosts fell silent together. One
-/// that has been silent for long says nothing about now, and brokers of one host go together with it.
+/// Whether the storage stalls for all: nothing is counted anywhere, and brokers of two hosts fell silent
+/// together. One that has been silent for long says nothing about now, and brokers of one host go together
+/// with it.
 fn stalls(all: &BTreeMap<BrokerId, Use>, after: Duration) -> bool {
     let quiet = || all.values().filter_map(|one| Some((one.quiet?, one)));
     let Some(least) = quiet().map(|(quiet, _)| quiet).min() else { return false };

@@ -1,7 +1,7 @@
 //! What another agent sees: its page `/v1/view`, asked for over HTTP.
 //!
-//! Each peer is a signal of its own with its own name, so that one that cannot be reached is told apart from the
-//! others, once when it goes and once when it is back.
+//! Each peer is a signal of its own with its own name, so that one that cannot be reached is told apart from
+//! the others, once when it goes and once when it is back.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,21 +25,22 @@ use crate::ports::{BoxError, Clock, HealthSignal, chain};
 const PERIOD: Duration = Duration::from_millis(500);
 /// How long one question may take, name resolution included. A healthy agent answers within milliseconds.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The longest answer that is read. A view has about a hundred bytes for each broker, a list of clients some fifty at most for
-/// each connection.
+/// The longest answer that is read. A view has about a hundred bytes for each broker, a list of clients some
+/// fifty at most for each connection.
 const MAX_BYTES: usize = 1 << 20;
 const PATH: &str = "/v1/view";
 
-/// Another agent that is asked what it sees: one that guards the same brokers, or that runs on a broker's host.
+/// Another agent that is asked what it sees: one that guards the same brokers, or that runs on a broker's
+/// host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerConfig {
     /// The name of its host: `agent.host` of the agent there. An answer in another name is refused.
     pub host: String,
-    /// Where it answers, such as `http://10.0.0.12:9095`: `agent.listen` of the agent there, which must not be the
-    /// loopback address then. Name an address rather than a name: asking a peer should not depend on DNS, and only who
-    /// asks from an address that is named here is told which clients are connected to this host (`/v1/clients`), so that it can
-    /// reset their connections when it takes a broker over.
+    /// Where it answers, such as `http://10.0.0.12:9095`: `agent.listen` of the agent there, which must not
+    /// be the loopback address then. Name an address rather than a name: asking a peer should not depend on
+    /// DNS, and only who asks from an address that is named here is told which clients are connected to this
+    /// host (`/v1/clients`), so that it can reset their connections when it takes a broker over.
     pub url: String,
 }
 

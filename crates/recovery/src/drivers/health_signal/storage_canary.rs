@@ -1,8 +1,10 @@
-//! Whether the storage of brokers can be written to: a small file, written and synced by a disposable process.
+//! Whether the storage of brokers can be written to: a small file, written and synced by a disposable
+//! process.
 //!
-//! A process, because a write to a storage that stalls cannot be taken back, and what cannot be killed either must
-//! not be a thread of the agent's runtime. A plain thread waits for the process and reaps it, however late. As long
-//! as one hangs in a directory no second one is started there, so that a dead server costs one process.
+//! A process, because a write to a storage that stalls cannot be taken back, and what cannot be killed either
+//! must not be a thread of the agent's runtime. A plain thread waits for the process and reaps it, however
+//! late. As long as one hangs in a directory no second one is started there, so that a dead server costs one
+//! process.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -26,25 +28,27 @@ use crate::ports::{Clock, HealthSignal, chain};
 
 const SIGNAL: &str = "storage_canary";
 
-/// A place on the storage of brokers where this host writes a small file again and again, to know whether the storage
-/// can be written to.
+/// A place on the storage of brokers where this host writes a small file again and again, to know whether the
+/// storage can be written to.
 ///
 /// While it cannot, its brokers are not taken over: a standby on the same storage would fare no better.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CanaryConfig {
-    /// An absolute path on that storage, mounted on this host at all times. It is never created: name a directory
-    /// below the mount point rather than the mount point itself, so that it is missing while nothing is mounted. Only
-    /// `.understudy-canary-HOST` is ever written there. Not a log dir of Kafka.
+    /// An absolute path on that storage, mounted on this host at all times. It is never created: name a
+    /// directory below the mount point rather than the mount point itself, so that it is missing while
+    /// nothing is mounted. Only `.understudy-canary-HOST` is ever written there. Not a log dir of Kafka.
     pub dir: PathBuf,
-    /// The node ids of the guarded brokers whose log dirs are on that storage; all guarded ones when left out.
+    /// The node ids of the guarded brokers whose log dirs are on that storage; all guarded ones when left
+    /// out.
     #[serde(default)]
     pub brokers: Vec<i32>,
     /// The time from one write to the next.
     #[serde(default = "default_period", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub period: Duration,
-    /// A write that takes longer counts as stalled. One write and the next must fit into `policy.stale_after`.
+    /// A write that takes longer counts as stalled. One write and the next must fit into
+    /// `policy.stale_after`.
     #[serde(default = "default_deadline", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub deadline: Duration,
@@ -59,8 +63,8 @@ fn default_deadline() -> Duration {
 }
 
 impl CanaryConfig {
-    /// Everything that is wrong with it, as `key: what is wrong and what to do`. `guarded` are the brokers of this
-    /// host; evidence counts for `stale_after`.
+    /// Everything that is wrong with it, as `key: what is wrong and what to do`. `guarded` are the brokers of
+    /// this host; evidence counts for `stale_after`.
     #[must_use]
     pub fn problems(&self, guarded: &BTreeSet<BrokerId>, stale_after: Duration) -> Vec<String> {
         let mut problems = Vec::new();
@@ -77,8 +81,8 @@ impl CanaryConfig {
                 problems.push(format!("{key}: must be longer than zero"));
             }
         }
-        // A write is known when it is over, and dated by when it began: this is how old the last one may become
-        // before the next one is known.
+        // A write is known when it is over, and dated by when it began: this is how old the last one may
+        // become before the next one is known.
         let oldest = self.period.max(self.deadline) + self.deadline;
         if oldest > stale_after {
             problems.push(format!(
@@ -91,8 +95,8 @@ impl CanaryConfig {
         problems
     }
 
-    /// Makes the signal. The writing process is `writer`, called as `writer canary --dir DIR --host HOST`; it must
-    /// do what [`write`] does, and exit with 0 only if that succeeds.
+    /// Makes the signal. The writing process is `writer`, called as `writer canary --dir DIR --host HOST`; it
+    /// must do what [`write`] does, and exit with 0 only if that succeeds.
     #[must_use]
     pub fn build(self, here: HostName, guarded: &BTreeSet<BrokerId>, writer: PathBuf) -> StorageCanary {
         let named: BTreeSet<BrokerId> = self.brokers.into_iter().map(BrokerId).collect();
@@ -121,8 +125,8 @@ pub enum CanaryError {
     },
 }
 
-/// Writes the canary's file into `dir` and waits until it is on stable storage. May hang for ever: this is for the
-/// disposable process.
+/// Writes the canary's file into `dir` and waits until it is on stable storage. May hang for ever: this is
+/// for the disposable process.
 ///
 /// # Errors
 /// A definite no of the storage.
@@ -183,8 +187,8 @@ impl HealthSignal for StorageCanary {
 }
 
 impl StorageCanary {
-    /// The agent's environment may hold secrets, and its working directory may be on the storage: the process gets
-    /// neither.
+    /// The agent's environment may hold secrets, and its working directory may be on the storage: the process
+    /// gets neither.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.writer);
         command.arg("canary").arg("--dir").arg(&self.dir).arg("--host").arg(&self.here.0);
@@ -249,8 +253,8 @@ fn lock(watched: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives the process up when the look at it is over. Most storages let a process go that is killed: it then does not
-/// hang on a mount that was meanwhile replaced. One that hangs in the kernel is left behind.
+/// Gives the process up when the look at it is over. Most storages let a process go that is killed: it then
+/// does not hang on a mount that was meanwhile replaced. One that hangs in the kernel is left behind.
 #[derive(Default)]
 struct Look(Arc<Mutex<Watched>>);
 

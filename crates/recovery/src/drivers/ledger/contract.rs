@@ -23,8 +23,8 @@ use crate::ports::{Cell, Ledger, LedgerError, Note};
 const ROUNDS: u64 = 40;
 const RIVALS: usize = 4;
 
-/// A driver that hears from claimants by itself, such as by a lease, may ask for this much silence of its own before
-/// it lets one be succeeded.
+/// A driver that hears from claimants by itself, such as by a lease, may ask for this much silence of its own
+/// before it lets one be succeeded.
 const SILENT_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs the contract. Each call of `make` gives another instance, as another process would have, of one

@@ -1,6 +1,7 @@
 //! What every ledger driver must do when the world below it fails, as tests. A driver's rig has the switches.
 //!
-//! Run these beside [`contract`](super::contract::contract), or after it: they leave epochs and orders behind.
+//! Run these beside [`contract`](super::contract::contract), or after it: they leave epochs and orders
+//! behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 #![allow(clippy::missing_panics_doc, reason = "they panic when the contract is broken")]
@@ -50,7 +51,8 @@ pub trait Fill: Rig {
     async fn empty(&self);
 }
 
-/// While the ledger is down every call fails in time, and when it is back nothing is half done and work goes on.
+/// While the ledger is down every call fails in time, and when it is back nothing is half done and work goes
+/// on.
 pub async fn survives_an_outage(rig: &impl Rig) {
     let ledger = rig.ledger();
     ledger.claim(&claim(30, 1, "a")).await.unwrap();

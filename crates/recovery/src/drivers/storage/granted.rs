@@ -189,7 +189,8 @@ mod tests {
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();
         assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 3 + 6 + 1));
-        // Again, as after a crash; and the old owner's fence stays proven, and is not lifted over the new one.
+        // Again, as after a crash; and the old owner's fence stays proven, and is not lifted over the new
+        // one.
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();
         assert_eq!(site.fake.requests().len(), 3);

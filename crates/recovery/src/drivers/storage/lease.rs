@@ -1,4 +1,5 @@
-//! How long an NFS server keeps what a client holds that has died, as this host's kernel was told when it mounted.
+//! How long an NFS server keeps what a client holds that has died, as this host's kernel was told when it
+//! mounted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,9 +7,9 @@ use std::time::Duration;
 
 use super::mountinfo::{Mounts, unescape};
 
-/// The lease of the server that `log_dirs` are on: of their mount, or of any other mount of the same server. `sources` names
-/// what will be mounted, as `server:/path`, where it is not yet. `None`: this host has nothing mounted from there, or its kernel
-/// (before Linux 5.5) does not say. Waits for nobody.
+/// The lease of the server that `log_dirs` are on: of their mount, or of any other mount of the same server.
+/// `sources` names what will be mounted, as `server:/path`, where it is not yet. `None`: this host has
+/// nothing mounted from there, or its kernel (before Linux 5.5) does not say. Waits for nobody.
 #[must_use]
 pub fn of(log_dirs: &[PathBuf], sources: &[String]) -> Option<Duration> {
     // Names in it may be of any bytes.

@@ -43,8 +43,8 @@ pub enum StorageConfig {
 }
 
 impl StorageConfig {
-    /// The driver for a broker with these log dirs, ready to use. `program` is called as `program storage-probe ACT --dir
-    /// DIR`, and does what [`probe::act`] does.
+    /// The driver for a broker with these log dirs, ready to use. `program` is called as
+    /// `program storage-probe ACT --dir DIR`, and does what [`probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
@@ -111,8 +111,8 @@ impl StorageConfig {
         }
     }
 
-    /// What becomes of the lock that a dead owner held, as far as the configuration says: how long a server keeps it is
-    /// [`lease::of`]'s to tell, and `lock_wait` at most.
+    /// What becomes of the lock that a dead owner held, as far as the configuration says: how long a server
+    /// keeps it is [`lease::of`]'s to tell, and `lock_wait` at most.
     #[must_use]
     pub fn locks(&self) -> Locks {
         let at_most = match self {

@@ -35,17 +35,19 @@ pub struct MountedConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir: an NFS server keeps a
-    /// dead client's lock until its lease ends, and grants none in a grace period. Longer than both together.
+    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir:
+    /// an NFS server keeps a dead client's lock until its lease ends, and grants none in a grace period.
+    /// Longer than both together.
     #[serde(default = "lock_wait", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub lock_wait: Duration,
-    /// Lets this host in by the storage's export rules before the log dirs are looked at. The mount has to be there by
-    /// itself then, as with autofs; before that, `check` and `rejoin` fail for what they cannot see.
+    /// Lets this host in by the storage's export rules before the log dirs are looked at. The mount has to be
+    /// there by itself then, as with autofs; before that, `check` and `rejoin` fail for what they cannot see.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
-    /// Has ONTAP take a snapshot of each of the broker's volumes before Kafka is started here, named by broker and epoch
-    /// as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for they are epochs too.
+    /// Has ONTAP take a snapshot of each of the broker's volumes before Kafka is started here, named by
+    /// broker and epoch as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as
+    /// well, for they are epochs too.
     #[serde(default)]
     pub snapshot: Option<Box<SnapshotConfig>>,
 }
@@ -59,8 +61,8 @@ fn default_timeout() -> Duration {
 }
 
 impl MountedConfig {
-    /// The driver for a broker with these log dirs. `program` is called as `program storage-probe ACT --dir DIR`, and
-    /// does what [`super::probe::act`] does.
+    /// The driver for a broker with these log dirs. `program` is called as
+    /// `program storage-probe ACT --dir DIR`, and does what [`super::probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.

@@ -66,8 +66,8 @@ impl Mounts {
     pub(super) fn covering(&self, path: &Path) -> Option<&Mount> {
         let mut here = self.root()?;
         let mut prefix = PathBuf::new();
-        // The kernel numbers mounts anew while the file is read, piece by piece: were two to name each other as
-        // parents, this would go round for ever. None is passed twice.
+        // The kernel numbers mounts anew while the file is read, piece by piece: were two to name each other
+        // as parents, this would go round for ever. None is passed twice.
         let mut left = self.0.len();
         for component in path.components() {
             prefix.push(component);

@@ -1,8 +1,9 @@
 //! Who this host's NFS client says it is, and the kernel parameters that Kafka on NFS depends on.
 //!
-//! A server knows a client by one string, in which the address has no part: "Linux NFSv4.1 UNIQUIFIER/HOSTNAME", without
-//! the uniquifier if there is none (`nfs4_init_uniform_client_string`). Two hosts with the same string take each
-//! other's lease and locks away, again and again. A standby made from a broker's image is such a pair.
+//! A server knows a client by one string, in which the address has no part: "Linux NFSv4.1
+//! UNIQUIFIER/HOSTNAME", without the uniquifier if there is none (`nfs4_init_uniform_client_string`). Two
+//! hosts with the same string take each other's lease and locks away, again and again. A standby made from a
+//! broker's image is such a pair.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,8 +71,8 @@ impl NfsClient {
         })
     }
 
-    /// Whether this client may be let near the log dirs. `homes`: the hosts where brokers live, `peers`: who the clients
-    /// of other hosts are.
+    /// Whether this client may be let near the log dirs. `homes`: the hosts where brokers live, `peers`: who
+    /// the clients of other hosts are.
     ///
     /// # Errors
     /// Everything that must not be, with what to do about it.

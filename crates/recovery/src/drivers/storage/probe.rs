@@ -1,7 +1,8 @@
-//! Calls on a mount that may be dead, each in a disposable process: this program itself, as `understudy storage-probe`.
+//! Calls on a mount that may be dead, each in a disposable process: this program itself, as
+//! `understudy storage-probe`.
 //!
-//! A call that waits for a dead server cannot be taken back. A process that makes it can be left behind, by its deadline,
-//! without keeping a thread of the agent.
+//! A call that waits for a dead server cannot be taken back. A process that makes it can be left behind, by
+//! its deadline, without keeping a thread of the agent.
 
 pub(super) mod lock;
 
@@ -109,8 +110,9 @@ const CONTENT: &[u8] = b"understudy tests here what becomes of a file that is un
 
 /// Makes a file, unlinks it while it is open, looks for it, and leaves nothing.
 ///
-/// It works beside the log dir, in a directory of its own, where it may make one. In the log dir itself it never makes a
-/// directory: Kafka takes every directory there for a partition, and does not start if one was left behind.
+/// It works beside the log dir, in a directory of its own, where it may make one. In the log dir itself it
+/// never makes a directory: Kafka takes every directory there for a partition, and does not start if one was
+/// left behind.
 fn try_unlink(
     log_dir: &Path,
     here: &HostName,
@@ -190,8 +192,8 @@ fn renamed(dir: &Path, inode: u64) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes what this probe, or one that was killed, left in `dir`. Nothing else: of `.nfs…` names only those with our
-/// content.
+/// Removes what this probe, or one that was killed, left in `dir`. Nothing else: of `.nfs…` names only those
+/// with our content.
 fn clean(dir: &Path, path: &Path) -> io::Result<()> {
     let left = silly_names(dir)?.into_iter().map(|entry| entry.path()).chain([path.to_owned()]);
     for file in left.filter(|file| is_ours(file)) {
@@ -345,7 +347,8 @@ mod tests {
 
     #[test]
     fn in_a_log_dir_that_is_a_mount_root_no_directory_is_made() {
-        // /proc is another file system than its parent, as a mount root is; here the parent cannot be written.
+        // /proc is another file system than its parent, as a mount root is; here the parent cannot be
+        // written.
         assert!(!same_file_system(Path::new("/"), Path::new("/proc")));
         let root = tempfile::tempdir().unwrap();
         let log_dir = root.path().join("data");

@@ -12,10 +12,10 @@ use kafka_protocol::protocol::buf::ByteBuf;
 /// process. In the flexible encoding every length is an unsigned varint, read byte by byte, so it is checked
 /// here as it passes: no honest length exceeds the bytes that are left.
 ///
-/// Not everything that passes is a length. Booleans are read by the same call: one with its high bit set counts
-/// as the begin of the next varint, which then only looks larger than it is. Numbers of tagged fields are
-/// varints too, and may well exceed the bytes that are left: see [`HARMLESS`]. Beyond that the check errs on the
-/// side of refusing.
+/// Not everything that passes is a length. Booleans are read by the same call: one with its high bit set
+/// counts as the begin of the next varint, which then only looks larger than it is. Numbers of tagged fields
+/// are varints too, and may well exceed the bytes that are left: see [`HARMLESS`]. Beyond that the check errs
+/// on the side of refusing.
 #[derive(Debug)]
 pub(super) struct Bounded {
     bytes: Bytes,

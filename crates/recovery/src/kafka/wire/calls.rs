@@ -40,8 +40,8 @@ const CONSUMER: WireBrokerId = WireBrokerId(-1);
 /// The kind of configuration that belongs to one broker.
 const BROKER_CONFIG: i8 = 4;
 
-/// To read more than this takes longer than anything else on the same thread may have to wait: 200,000 partitions take
-/// a tenth of a second.
+/// To read more than this takes longer than anything else on the same thread may have to wait: 200,000
+/// partitions take a tenth of a second.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// Which topics to ask `Metadata` for.
@@ -185,9 +185,9 @@ impl Connection {
         Ok(partition)
     }
 
-    /// Whether the active controller, asked directly, has a registration of `broker`, fenced or not: it refuses to check a change of
-    /// a broker's configuration for one that has none. The change is empty, and only checked. A controller that is the
-    /// broker as well is known in any case.
+    /// Whether the active controller, asked directly, has a registration of `broker`, fenced or not: it
+    /// refuses to check a change of a broker's configuration for one that has none. The change is empty, and
+    /// only checked. A controller that is the broker as well is known in any case.
     ///
     /// # Errors
     /// See [`WireError`]; also if another controller is the active one.
@@ -247,8 +247,8 @@ impl Connection {
         Ok(results.collect())
     }
 
-    /// Whether this broker leads all of `partitions` by its own account, and its followers have followed it since: before that it has no
-    /// latest offset to tell (`OFFSET_NOT_AVAILABLE`, KIP-207).
+    /// Whether this broker leads all of `partitions` by its own account, and its followers have followed it
+    /// since: before that it has no latest offset to tell (`OFFSET_NOT_AVAILABLE`, KIP-207).
     ///
     /// # Errors
     /// See [`WireError`].
@@ -287,8 +287,9 @@ fn election_failure(code: i16, message: Option<&str>) -> Option<String> {
     }
 }
 
-/// Has the C library give back what reading a large answer took. By itself it keeps that for the thread it was freed on, and which
-/// thread reads the next one is chance: an agent among 200,000 partitions grew to 340 MB.
+/// Has the C library give back what reading a large answer took. By itself it keeps that for the thread it
+/// was freed on, and which thread reads the next one is chance: an agent among 200,000 partitions grew to 340
+/// MB.
 fn give_memory_back() {
     // SAFETY: it takes no pointer, and any thread may call it at any time.
     #[cfg(target_env = "gnu")]

@@ -60,8 +60,8 @@ where
     Some(said)
 }
 
-/// A stream that comes in pieces has the frames that it has in one piece. Input: the size of the pieces, and the
-/// stream.
+/// A stream that comes in pieces has the frames that it has in one piece. Input: the size of the pieces, and
+/// the stream.
 pub(crate) fn frames(bytes: &[u8]) {
     let [size, stream @ ..] = bytes else { return };
     let pieces = frames_of(stream.chunks(usize::from(*size).max(1)));

@@ -25,7 +25,8 @@ pub struct Replica {
 }
 
 impl Connection {
-    /// The replicas in the log dirs of the broker that is asked. What lies in a log dir that failed is not among them.
+    /// The replicas in the log dirs of the broker that is asked. What lies in a log dir that failed is not
+    /// among them.
     ///
     /// # Errors
     /// See [`WireError`]; the broker's own error if it has no log dir that works.

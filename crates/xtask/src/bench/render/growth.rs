@@ -1,5 +1,5 @@
-//! How a recovery grows with the data: measured points, the lines through them, and what others have told, by logarithmic
-//! scales.
+//! How a recovery grows with the data: measured points, the lines through them, and what others have told, by
+//! logarithmic scales.
 
 use std::fmt::Write as _;
 

@@ -107,7 +107,8 @@ fn service(notes: &mut Notes, svm: &str, service: Option<&NfsService>) {
     }
 }
 
-/// Whether anybody may read the SVM's root. Whether each owner may is not worked out: rules may be for netgroups.
+/// Whether anybody may read the SVM's root. Whether each owner may is not worked out: rules may be for
+/// netgroups.
 fn root_export(notes: &mut Notes, svm: &str, facts: &Facts) {
     let (all, policies) = match (&facts.volumes, &facts.policies) {
         (Ok(volumes), Ok(policies)) => (volumes, policies),

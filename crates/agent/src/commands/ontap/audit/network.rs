@@ -97,8 +97,8 @@ fn nconnect(mount: &MountConfig) -> Option<usize> {
 
 /// Whether those who are let in have as many connections as this configuration's mounts would make.
 ///
-/// The owner mounts by a configuration of its own, so that fewer are a warning. A client shares its connections
-/// between all its mounts of one server.
+/// The owner mounts by a configuration of its own, so that fewer are a warning. A client shares its
+/// connections between all its mounts of one server.
 pub(super) fn connections(
     notes: &mut Notes,
     svm: &str,

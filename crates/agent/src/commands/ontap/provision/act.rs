@@ -153,7 +153,8 @@ async fn create_policy(client: &Client, svm: &str, policy: &str, clients: &[IpAd
 
 async fn create_rule(client: &Client, svm: &str, policy: &str, clients: &[IpAddr]) -> Result<(), BoxError> {
     let id = policy_id(client, svm, policy).await?;
-    // The policy's own view of its rules may leave them out; the rules themselves are asked before one is added.
+    // The policy's own view of its rules may leave them out; the rules themselves are asked before one is
+    // added.
     if !client.export_rules(id).await?.is_empty() {
         return Err(format!("export policy {policy} has a rule by now; run this again to see it").into());
     }

@@ -1,5 +1,5 @@
-//! `understudy ontap provision`: makes brokers' volumes, with what the fence needs around them. Plans first; acts with
-//! `--apply`; deletes and shrinks nothing.
+//! `understudy ontap provision`: makes brokers' volumes, with what the fence needs around them. Plans first;
+//! acts with `--apply`; deletes and shrinks nothing.
 
 mod act;
 mod plan;

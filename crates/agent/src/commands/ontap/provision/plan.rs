@@ -76,8 +76,8 @@ impl Draft {
     }
 }
 
-/// The whole of it, in the order in which it would be done: a policy before its volumes, a junction last of all, so
-/// that nobody mounts what is half made.
+/// The whole of it, in the order in which it would be done: a policy before its volumes, a junction last of
+/// all, so that nobody mounts what is half made.
 pub(super) fn plan(wanted: &Wanted, facts: &Facts) -> Vec<Item> {
     let mut draft = Draft::default();
     system(&mut draft, wanted, facts);

@@ -16,7 +16,8 @@ const TARGET: &str = "/mnt/kafka";
 /// In place of an address that is not known here: no configuration passes with it.
 const NO_LIF: &str = "<address of an NFS LIF>";
 
-/// TOML with the storage of each broker. What only the operator knows is left so that it is refused until filled in.
+/// TOML with the storage of each broker. What only the operator knows is left so that it is refused until
+/// filled in.
 pub(super) fn snippet(wanted: &Wanted, ontap: &OntapConfig, facts: &Facts) -> String {
     let mut text = String::from(
         "# For every standby. The [[broker]] sections may be there already: then add what is new to them. The owner's fence\n\
@@ -83,8 +84,8 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// A LIF on the node of the volume's first aggregate, so that its traffic need not cross the cluster's network; else
-/// any.
+/// A LIF on the node of the volume's first aggregate, so that its traffic need not cross the cluster's
+/// network; else any.
 fn server(wanted: &Wanted, place: usize, facts: &Facts) -> String {
     let all = facts.lifs.as_deref().unwrap_or_default();
     let up: Vec<&Interface> =

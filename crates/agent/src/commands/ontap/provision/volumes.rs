@@ -68,7 +68,8 @@ fn create(draft: &mut Draft, wanted: &Wanted, broker: &WantedBroker, (name, plac
     draft.create(&format!("volume {name}"), says, act);
 }
 
-/// Whether Kafka can use a volume that is there, of the right style and size; notes what is right, grown or wrong.
+/// Whether Kafka can use a volume that is there, of the right style and size; notes what is right, grown or
+/// wrong.
 fn is_usable(draft: &mut Draft, wanted: &Wanted, volume: &Volume) -> bool {
     let (svm, name) = (&wanted.svm, &volume.name);
     let what = format!("volume {name}");

@@ -1,9 +1,10 @@
 //! The environment by which Java is told of an archive. Pure.
 //!
-//! `JDK_JAVA_OPTIONS` and no other: every `java` of version 9 or later reads it, whatever script starts it, and an older one,
-//! which has no such archives, does not. Its options come before those of the command line, so that what an operator wrote
-//! wins. `JAVA_TOOL_OPTIONS` is read by older ones too, which would refuse to start; `KAFKA_OPTS` by Kafka's own
-//! scripts alone. The price is one line `NOTE: Picked up JDK_JAVA_OPTIONS` on Kafka's standard error.
+//! `JDK_JAVA_OPTIONS` and no other: every `java` of version 9 or later reads it, whatever script starts it,
+//! and an older one, which has no such archives, does not. Its options come before those of the command line,
+//! so that what an operator wrote wins. `JAVA_TOOL_OPTIONS` is read by older ones too, which would refuse to
+//! start; `KAFKA_OPTS` by Kafka's own scripts alone. The price is one line `NOTE: Picked up JDK_JAVA_OPTIONS`
+//! on Kafka's standard error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,15 +12,17 @@ use std::path::Path;
 /// Where options are handed to Java.
 pub(in super::super) const VARIABLE: &str = "JDK_JAVA_OPTIONS";
 
-/// What follows the archive in our part of the value. It is Java's default; said, so that the end of our part is known.
+/// What follows the archive in our part of the value. It is Java's default; said, so that the end of our part
+/// is known.
 const AUTO: &str = "-Xshare:auto";
 
-/// With so few processors Java's own compilers take them from Kafka while it starts. With more it has not been measured.
+/// With so few processors Java's own compilers take them from Kafka while it starts. With more it has not
+/// been measured.
 const FEW: usize = 2;
 
-/// Has HotSpot compile by C2 what has run ten times as often as it asks for by itself; until then C1's code serves. With two
-/// processors Kafka's start takes two thirds of what it takes without (`docs/performance.md`). A Java that has no such option
-/// passes it over.
+/// Has HotSpot compile by C2 what has run ten times as often as it asks for by itself; until then C1's code
+/// serves. With two processors Kafka's start takes two thirds of what it takes without
+/// (`docs/performance.md`). A Java that has no such option passes it over.
 const LATER: &str = "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 \
                      -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000";
 
@@ -40,8 +43,8 @@ const HOLD_OPTIONS: [&str; 7] = [
     "EXTRA_ARGS",
 ];
 
-/// Options that are not for a scratch Kafka. An agent keeps Java from making an archive, and it may listen on a port that is
-/// the broker's, as JMX does; memory that is touched at once may be another broker's.
+/// Options that are not for a scratch Kafka. An agent keeps Java from making an archive, and it may listen on
+/// a port that is the broker's, as JMX does; memory that is touched at once may be another broker's.
 const NOT_FOR_SCRATCH: [&str; 9] = [
     "-javaagent:",
     "-agentlib:",
@@ -54,8 +57,8 @@ const NOT_FOR_SCRATCH: [&str; 9] = [
     "-Xms",
 ];
 
-/// The value that tells Java of `archive`, before whatever else the operator has it say; and without what an earlier takeover
-/// put there. Where Kafka has few processors, what only makes it quicker later waits.
+/// The value that tells Java of `archive`, before whatever else the operator has it say; and without what an
+/// earlier takeover put there. Where Kafka has few processors, what only makes it quicker later waits.
 pub(in super::super) fn with_archive(given: Option<&str>, archive: &Path, processors: usize) -> String {
     let later = if processors <= FEW { format!("{LATER} ") } else { String::new() };
     let ours = format!("{} {later}{AUTO}", quoted(&format!("-XX:SharedArchiveFile={}", archive.display())));
@@ -84,7 +87,8 @@ pub(super) fn can_be_told(path: &Path) -> bool {
     path.to_str().is_some_and(|text| !text.contains(['"', '\'', '\\', '\n']))
 }
 
-/// Whether `words`, of a command line or of values of variables, decide themselves about archives: the option.
+/// Whether `words`, of a command line or of values of variables, decide themselves about archives: the
+/// option.
 pub(super) fn own_choice<'a>(words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let chosen =
         ["-XX:SharedArchiveFile=", "-XX:ArchiveClassesAtExit=", "-Xshare:off", "-XX:-UseSharedSpaces"];
@@ -92,8 +96,8 @@ pub(super) fn own_choice<'a>(words: impl IntoIterator<Item = &'a str>) -> Option
     words.find(|word| chosen.iter().any(|chosen| word.starts_with(chosen)))
 }
 
-/// Makes the environment of a broker that of a scratch Kafka beside it: nothing of it may be taken for a broker's, or take
-/// what is a broker's. `options` are for Java; logs go to `log_dir`.
+/// Makes the environment of a broker that of a scratch Kafka beside it: nothing of it may be taken for a
+/// broker's, or take what is a broker's. `options` are for Java; logs go to `log_dir`.
 pub(super) fn for_scratch(environment: &mut BTreeMap<String, String>, options: &str, log_dir: &str) {
     environment.retain(|name, _| !name.starts_with("UNDERSTUDY_"));
     environment.remove("JMX_PORT");
@@ -116,7 +120,8 @@ pub(super) fn for_scratch(environment: &mut BTreeMap<String, String>, options: &
     *java = format!("{options} {java}").trim().to_owned();
 }
 
-/// The value without what is not for a scratch Kafka. One in which nothing of that is stays as it is, quotes and all.
+/// The value without what is not for a scratch Kafka. One in which nothing of that is stays as it is, quotes
+/// and all.
 fn fit_for_scratch(value: &str) -> String {
     let unfit = |word: &str| {
         let small = word.starts_with("-Xmx") && heap(word).is_none();

@@ -1,4 +1,5 @@
-//! What the processes of a scratch start are: read from `/proc`, never guessed from the command that began them.
+//! What the processes of a scratch start are: read from `/proc`, never guessed from the command that began
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,9 @@
-//! Makes an archive: starts Kafka once as it is always started, but as a scratch node beside everything, and stops it.
+//! Makes an archive: starts Kafka once as it is always started, but as a scratch node beside everything, and
+//! stops it.
 //!
-//! What must not go wrong: a launch command that names a broker's log dirs by itself would have a second Kafka work on them.
-//! So every Java that the command starts is held before its first instruction (`-XX:+PauseAtStartup`), looked at, and let go
-//! only if all it was given is our configuration.
+//! What must not go wrong: a launch command that names a broker's log dirs by itself would have a second
+//! Kafka work on them. So every Java that the command starts is held before its first instruction
+//! (`-XX:+PauseAtStartup`), looked at, and let go only if all it was given is our configuration.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -27,8 +28,8 @@ use super::scratch::Scratch;
 use super::{Made, Recipe, Stop};
 use crate::drivers::command::{ending, last_words};
 
-/// How long Kafka may take to start, and again to stop and write the archive: at the lowest priority, on a host that may be
-/// busy.
+/// How long Kafka may take to start, and again to stop and write the archive: at the lowest priority, on a
+/// host that may be busy.
 const WITHIN: Duration = Duration::from_secs(600);
 
 /// How often the processes are looked at.
@@ -88,7 +89,8 @@ fn refuse_own_choice(recipe: &Recipe) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A scratch Kafka under way. Dropped, it and whatever it started are killed: they have nothing that anybody misses.
+/// A scratch Kafka under way. Dropped, it and whatever it started are killed: they have nothing that anybody
+/// misses.
 struct Run<'a> {
     scratch: &'a Scratch,
     from: &'a str,
@@ -118,8 +120,8 @@ impl<'a> Run<'a> {
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let user = recipe.user.clone();
         let prepare = move || prepare(user.as_ref());
-        // SAFETY: between fork and exec the closure makes system calls only; it does not allocate, lock or touch anything
-        // that another thread of the parent may have held.
+        // SAFETY: between fork and exec the closure makes system calls only; it does not allocate, lock or
+        // touch anything that another thread of the parent may have held.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(prepare);
@@ -141,7 +143,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until Kafka's Java stands at the gate. Whoever only asks for Java's version is let through before.
+    /// Waits until Kafka's Java stands at the gate. Whoever only asks for Java's version is let through
+    /// before.
     fn pass_the_gate(&mut self, stop: Stop<'_>) -> Result<Jvm, Problem> {
         let properties = text(&self.scratch.properties())?;
         let mut stuck = String::new();
@@ -293,8 +296,8 @@ fn prepare(user: Option<&User>) -> io::Result<()> {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_IDLE: libc::c_int = 3 << 13;
     setsid()?;
-    // SAFETY: system calls on the calling process, with a structure of its own. That they are refused in a container is
-    // no reason not to go on.
+    // SAFETY: system calls on the calling process, with a structure of its own. That they are refused in a
+    // container is no reason not to go on.
     #[allow(unsafe_code)]
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, 19);

@@ -1,4 +1,5 @@
-//! The class-data archive (AppCDS) of this host's Kafka: what Java would otherwise load, link and verify at each start.
+//! The class-data archive (AppCDS) of this host's Kafka: what Java would otherwise load, link and verify at
+//! each start.
 //!
 //! | file below `<state_dir>/class-data` | what |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | `making.lock` | held while one is made |
 //! | `scratch/` | the node that is started for it, while it is |
 //!
-//! A start never waits for any of this: what does not fit, or cannot be looked at in [`LOOK_WITHIN`], is not used, and the
-//! step's note says why.
+//! A start never waits for any of this: what does not fit, or cannot be looked at in [`LOOK_WITHIN`], is not
+//! used, and the step's note says why.
 
 mod environment;
 mod jvm;
@@ -45,7 +46,8 @@ use record::Record;
 
 const DRIVER: &str = "class_data";
 
-/// How long a start may look at the record and at the files that it names: a few hundred, on this host's own disk.
+/// How long a start may look at the record and at the files that it names: a few hundred, on this host's own
+/// disk.
 const LOOK_WITHIN: Duration = Duration::from_millis(250);
 
 /// How long a look may take that nobody waits for, and that reads the whole archive.
@@ -216,7 +218,8 @@ impl Shelf {
     }
 }
 
-/// What Kafka is started by, in a few letters. Environments may hold secrets, so they are not kept as they are.
+/// What Kafka is started by, in a few letters. Environments may hold secrets, so they are not kept as they
+/// are.
 fn fingerprint(words: &[String], environment: &BTreeMap<String, String>) -> String {
     let mut all = String::new();
     for word in words {
@@ -248,7 +251,8 @@ pub struct ClassData {
 }
 
 impl BrokerHostConfig {
-    /// The class-data archive of this host's Kafka, whose agent keeps its things in `state_dir` and guards `brokers`.
+    /// The class-data archive of this host's Kafka, whose agent keeps its things in `state_dir` and guards
+    /// `brokers`.
     #[must_use]
     pub fn class_data(&self, state_dir: &Path, brokers: Vec<BrokerId>) -> ClassData {
         let (shelf, way) = match self {
@@ -286,10 +290,11 @@ impl ClassData {
         host_lock::held(&self.state_dir, &self.brokers)
     }
 
-    /// Makes one, by starting Kafka once as it is started for `broker` (by default the first one) and stopping it.
+    /// Makes one, by starting Kafka once as it is started for `broker` (by default the first one) and
+    /// stopping it.
     ///
-    /// `stop` is asked every few milliseconds; the reason that it gives ends the attempt, and the scratch Kafka at once. So
-    /// does the begin of a takeover on this host.
+    /// `stop` is asked every few milliseconds; the reason that it gives ends the attempt, and the scratch
+    /// Kafka at once. So does the begin of a takeover on this host.
     ///
     /// # Errors
     /// Why there is none now.
@@ -310,7 +315,8 @@ impl ClassData {
             .map_err(|problem| problem.into_step(DRIVER, action))
     }
 
-    /// Whether it is made by a unit of its own, out of this agent's confinement, which keeps Java from running.
+    /// Whether it is made by a unit of its own, out of this agent's confinement, which keeps Java from
+    /// running.
     #[must_use]
     pub fn is_made_by_a_unit(&self) -> bool {
         matches!(self.way, Way::Systemd(_))

@@ -1,7 +1,8 @@
 //! What a class-data archive was made of, kept beside it, and whether all of that is still so.
 //!
-//! Java has the last word: it compares every jar itself, and goes on without an archive that does not fit. What Java does
-//! not find out is an archive that is cut short, which it maps and dies of: so its length is compared before each start.
+//! Java has the last word: it compares every jar itself, and goes on without an archive that does not fit.
+//! What Java does not find out is an archive that is cut short, which it maps and dies of: so its length is
+//! compared before each start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
@@ -88,7 +89,8 @@ impl Record {
         Ok(record)
     }
 
-    /// A record of the present form; what it says of the archive is filled in by whoever puts that into place.
+    /// A record of the present form; what it says of the archive is filled in by whoever puts that into
+    /// place.
     pub(super) fn new(launch: String, java: String, found: (PathBuf, PathBuf)) -> Self {
         Self {
             form: FORM,
@@ -112,8 +114,8 @@ impl Record {
         write_durably(&path, &content, None)
     }
 
-    /// Whether Java, Kafka and what starts them are what the archive was made of, and the archive is whole and nobody
-    /// else's: the path of the archive. Looks at files; changes none.
+    /// Whether Java, Kafka and what starts them are what the archive was made of, and the archive is whole
+    /// and nobody else's: the path of the archive. Looks at files; changes none.
     ///
     /// # Errors
     /// What is no longer so, in words.
@@ -151,7 +153,8 @@ impl Record {
         Ok(())
     }
 
-    /// Whether every byte of the archive is as it was made. Reads all of it, which keeps it in memory as well.
+    /// Whether every byte of the archive is as it was made. Reads all of it, which keeps it in memory as
+    /// well.
     ///
     /// # Errors
     /// That it is not, in words.

@@ -1,7 +1,9 @@
-//! A place of its own for a Kafka of its own: a broker and its controller in one, on the loopback, with an empty log dir.
+//! A place of its own for a Kafka of its own: a broker and its controller in one, on the loopback, with an
+//! empty log dir.
 //!
-//! Everything is in a directory that is made here and that nobody else knows. It is the only one that anything in this agent
-//! writes a `meta.properties` to, or removes one from: it was not there before, and no template, broker or mount leads to it.
+//! Everything is in a directory that is made here and that nobody else knows. It is the only one that
+//! anything in this agent writes a `meta.properties` to, or removes one from: it was not there before, and no
+//! template, broker or mount leads to it.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -27,7 +29,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes it in `place`, for `user`. One that an earlier run left is removed first: the caller holds the lock.
+    /// Makes it in `place`, for `user`. One that an earlier run left is removed first: the caller holds the
+    /// lock.
     pub(super) fn new(place: &Path, user: Option<&User>) -> Result<Self, Problem> {
         let dir = place.join("scratch");
         match fs::remove_dir_all(&dir) {

@@ -1,4 +1,5 @@
-//! Making and using an archive, with a stand-in for Java: a shell under its name, that waits at the gate as Java does.
+//! Making and using an archive, with a stand-in for Java: a shell under its name, that waits at the gate as
+//! Java does.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -17,7 +18,8 @@ use crate::ports::{BrokerHost, HostLock, Note, Proof, chain};
 const BROKER: BrokerId = BrokerId(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// Waits at the gate, says that it serves, and writes its archive when it is asked to end. Without a gate it is a broker.
+/// Waits at the gate, says that it serves, and writes its archive when it is asked to end. Without a gate it
+/// is a broker.
 const JAVA: &str = r#"
 echo "$JDK_JAVA_OPTIONS" >>options
 for option in $JDK_JAVA_OPTIONS; do
@@ -48,7 +50,8 @@ fn bed() -> Bed {
         fs::create_dir_all(root.path().join(dir)).unwrap();
     }
     let java = root.path().join("jdk/bin/java");
-    // By a process of its own: what this one has open for writing at a fork of another test cannot be executed.
+    // By a process of its own: what this one has open for writing at a fork of another test cannot be
+    // executed.
     assert!(Command::new("cp").arg("/bin/sh").arg(&java).status().unwrap().success());
     let bed = Bed { root };
     bed.write("java.sh", JAVA.replace(">>", &format!(">>{}/", bed.root.path().display())).as_str());

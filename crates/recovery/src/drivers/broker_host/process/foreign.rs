@@ -1,5 +1,5 @@
-//! A Kafka of the broker that somebody else started here: a unit of the system, or a person. It is stopped as the site
-//! stops it, never by a signal of ours: whoever started it would start it again.
+//! A Kafka of the broker that somebody else started here: a unit of the system, or a person. It is stopped as
+//! the site stops it, never by a signal of ours: whoever started it would start it again.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -25,8 +25,8 @@ impl Inner {
         self.common.users(broker)
     }
 
-    /// The process that has the broker's right here and was not started by this agent. It is looked for once and remembered: a look
-    /// reads the open files of every process.
+    /// The process that has the broker's right here and was not started by this agent. It is looked for once
+    /// and remembered: a look reads the open files of every process.
     pub(super) fn stranger(&self, broker: BrokerId, site: &Site) -> Result<Option<ProcessId>, Problem> {
         let mut known = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = known.get(&broker).copied()
@@ -42,8 +42,8 @@ impl Inner {
         Ok(found)
     }
 
-    /// Waits until these processes are gone, and nobody else works on the broker's log dirs. Kafka lets go of its locks
-    /// before it has written its last.
+    /// Waits until these processes are gone, and nobody else works on the broker's log dirs. Kafka lets go of
+    /// its locks before it has written its last.
     pub(super) fn await_end(
         &self,
         broker: BrokerId,

@@ -96,8 +96,8 @@ impl Launch {
             setsid()?;
             user.as_ref().map_or(Ok(()), User::become_user)
         };
-        // SAFETY: between fork and exec the closure makes system calls only; it does not allocate, lock or touch
-        // anything that another thread of the parent may have held.
+        // SAFETY: between fork and exec the closure makes system calls only; it does not allocate, lock or
+        // touch anything that another thread of the parent may have held.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(prepare);

@@ -1,7 +1,8 @@
 //! `process`: runs Kafka as a process of its own session that outlives the agent.
 //!
-//! Deliberately absent: any signal but SIGTERM, except to a Kafka that serves without a registration; any write to a log dir before it has been found to be the
-//! broker's, and any way to start a second Kafka while one of the same broker may live here.
+//! Deliberately absent: any signal but SIGTERM, except to a Kafka that serves without a registration; any
+//! write to a log dir before it has been found to be the broker's, and any way to start a second Kafka while
+//! one of the same broker may live here.
 
 mod check;
 mod child;
@@ -39,30 +40,31 @@ const DRIVER: &str = "process";
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessConfig {
-    /// What is run, and its arguments; the first is an absolute path. `{properties}` stands for the path of the
-    /// rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
+    /// What is run, and its arguments; the first is an absolute path. `{properties}` stands for the path of
+    /// the rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
     pub command: Vec<String>,
-    /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute path, and
-    /// its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. `{broker}` stands for the broker's id; with
-    /// several brokers an argument must have it. It is run when a person moves the broker away by `understudy switchover`;
-    /// without it such a move is refused. Give the unit time (`TimeoutStopSec=`): systemd kills what takes longer.
+    /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute
+    /// path, and its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. `{broker}` stands
+    /// for the broker's id; with several brokers an argument must have it. It is run when a person moves the
+    /// broker away by `understudy switchover`; without it such a move is refused. Give the unit time
+    /// (`TimeoutStopSec=`): systemd kills what takes longer.
     #[serde(default)]
     pub stop_command: Vec<String>,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does not name
-    /// `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does
+    /// not name `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
     pub template: PathBuf,
-    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only `PATH`,
-    /// `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only
+    /// `PATH`, `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// The user that Kafka runs as; without it the agent's own. It must be the owner of the log dirs.
     #[serde(default)]
     pub user: Option<String>,
-    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
-    /// (only `understudy warm` makes one) or `off`. It is made by running `command` once with a configuration of its own, at
-    /// the lowest priority. Where one is used and this host has at most two processors, Java's second compiler is told to
-    /// wait longer as well (`-XX:Tier4…`).
+    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less
+    /// time: `auto`, `manual` (only `understudy warm` makes one) or `off`. It is made by running `command`
+    /// once with a configuration of its own, at the lowest priority. Where one is used and this host has at
+    /// most two processors, Java's second compiler is told to wait longer as well (`-XX:Tier4…`).
     #[serde(default)]
     pub class_data: ClassDataUse,
     /// How long a look at files, or starting the process, may take. Storage that takes longer counts as dead.

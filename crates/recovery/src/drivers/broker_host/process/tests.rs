@@ -243,7 +243,8 @@ async fn agent_that_is_killed() {
 #[tokio::test]
 async fn an_agent_killed_at_any_instant_leaves_one_kafka() {
     let mut adopted = 0;
-    // Every half millisecond at first; then later and later, until a machine of any speed has started one in time.
+    // Every half millisecond at first; then later and later, until a machine of any speed has started one in
+    // time.
     let fine = (0..24).map(|step| Duration::from_micros(step * 500));
     let coarse = (0..9).map(|step| Duration::from_millis(20 << step));
     for (step, delay) in fine.chain(coarse).enumerate() {

@@ -37,7 +37,8 @@ struct Others {
 }
 
 impl Others {
-    /// Every process that works on the broker's log dirs or is about to, or was started as this broker by any driver.
+    /// Every process that works on the broker's log dirs or is about to, or was started as this broker by any
+    /// driver.
     fn of(common: &Common, broker: BrokerId) -> Result<Self, Problem> {
         let mut found: Vec<String> = common.users(broker)?.into_iter().map(|holder| holder.text).collect();
         for marked in common.marker(broker).find()? {
@@ -166,8 +167,9 @@ impl Systemd {
         self.files(&what, self.timeout, lock).await
     }
 
-    /// Renders, and lets the unit have this epoch's environment already. Reading its files anew takes systemd its time, and
-    /// here others are waited for as well. The start looks at all of it again, and does what was not done.
+    /// Renders, and lets the unit have this epoch's environment already. Reading its files anew takes systemd
+    /// its time, and here others are waited for as well. The start looks at all of it again, and does what
+    /// was not done.
     pub(super) async fn render_for_unit(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
         let what = format!("rendering server.properties of broker {broker}");
         let note = self.files(&what, self.timeout, move |common| common.render(broker, epoch)).await?;
@@ -185,8 +187,8 @@ impl Systemd {
         })
     }
 
-    /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read back. Returns what
-    /// came of the class-data archive.
+    /// Everything before the start: nobody else is at it, and the unit has this epoch's environment, read
+    /// back. Returns what came of the class-data archive.
     async fn make_ready(
         &self,
         broker: BrokerId,
@@ -215,9 +217,9 @@ impl Systemd {
         })
     }
 
-    /// Writes this epoch's drop-in and has systemd read it, unless both are so by what was `seen`. Returns what the unit's
-    /// environment must have, and what came of the class-data archive: Kafka starts without one as well, so that another
-    /// drop-in says otherwise is no error.
+    /// Writes this epoch's drop-in and has systemd read it, unless both are so by what was `seen`. Returns
+    /// what the unit's environment must have, and what came of the class-data archive: Kafka starts without
+    /// one as well, so that another drop-in says otherwise is no error.
     async fn hand_over(
         &self,
         broker: BrokerId,
@@ -270,7 +272,8 @@ impl Systemd {
         }
     }
 
-    /// What runs must be what this epoch started, by the environment of the process itself. False: it ended meanwhile.
+    /// What runs must be what this epoch started, by the environment of the process itself. False: it ended
+    /// meanwhile.
     async fn refuse_unless_of(
         &self,
         broker: BrokerId,

@@ -1,7 +1,8 @@
-//! systemd over D-Bus: one connection, made anew whenever it breaks; nothing is waited for without a deadline.
+//! systemd over D-Bus: one connection, made anew whenever it breaks; nothing is waited for without a
+//! deadline.
 //!
-//! What a broken connection, a bus that is gone or a manager that executes itself anew leaves unknown is asked again. It
-//! never counts as an answer, and least of all as "stopped".
+//! What a broken connection, a bus that is gone or a manager that executes itself anew leaves unknown is
+//! asked again. It never counts as an answer, and least of all as "stopped".
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -117,7 +118,8 @@ impl Bus {
         self.connection.lock().await.take();
     }
 
-    /// Asks what may be asked twice, until there is an answer or `limit` is over. `what`: "systemd was asked to …".
+    /// Asks what may be asked twice, until there is an answer or `limit` is over. `what`: "systemd was asked
+    /// to …".
     async fn ask<T, F: Future<Output = zbus::Result<T>>>(
         &self,
         what: &str,

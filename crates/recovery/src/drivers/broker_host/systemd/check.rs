@@ -13,8 +13,8 @@ use crate::ports::{Note, StepError};
 /// How long Kafka is given to stop when a broker is handed over; what systemd gives it must not be shorter.
 const STOPS_WITHIN: Duration = Duration::from_secs(120);
 
-/// A look at the unit fails while it waits for its next automatic restart. A takeover that waits for the broker asks a
-/// person after five seconds of that.
+/// A look at the unit fails while it waits for its next automatic restart. A takeover that waits for the
+/// broker asks a person after five seconds of that.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(3);
 
 /// What is wrong with what only this driver has in its section.

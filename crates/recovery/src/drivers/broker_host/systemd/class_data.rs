@@ -1,9 +1,9 @@
 //! What of a unit is needed to start its Kafka by itself, beside everything, and the unit that does so.
 //!
-//! The agent's own unit forbids memory that is written and then executed, which no Java can do without, and whatever the
-//! agent starts has its confinement. So `understudy warm` runs in a unit of its own that is shipped beside the agent's: a
-//! file that an operator can read, change and mask, with the priorities and limits that systemd keeps best. A transient unit
-//! would be neither.
+//! The agent's own unit forbids memory that is written and then executed, which no Java can do without, and
+//! whatever the agent starts has its confinement. So `understudy warm` runs in a unit of its own that is
+//! shipped beside the agent's: a file that an operator can read, change and mask, with the priorities and
+//! limits that systemd keeps best. A transient unit would be neither.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,8 +108,8 @@ fn expanded(words: &[String], environment: &BTreeMap<String, String>) -> Vec<Str
     all
 }
 
-/// The variables of an `EnvironmentFile=`: a line each, without what only a shell would understand. What is read otherwise than
-/// systemd does makes an archive that Java does not take, and no more.
+/// The variables of an `EnvironmentFile=`: a line each, without what only a shell would understand. What is
+/// read otherwise than systemd does makes an archive that Java does not take, and no more.
 fn variables(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let pair = |line: &str| {

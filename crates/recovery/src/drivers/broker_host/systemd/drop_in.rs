@@ -51,7 +51,8 @@ pub(super) fn text(broker: BrokerId, epoch: Epoch, environment: &BTreeMap<String
     text
 }
 
-/// A value as systemd reads it between double quotes: with C escapes, and with `%` for specifiers. `$` means nothing there.
+/// A value as systemd reads it between double quotes: with C escapes, and with `%` for specifiers. `$` means
+/// nothing there.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for letter in value.chars() {

@@ -39,7 +39,8 @@ impl Systemd {
         Ok(Note::new(format!("{}; it was killed", note.text)).with("pid", pid))
     }
 
-    /// Kills the unit's Kafka, with its stop, so that systemd does not start it again; and whatever else runs this broker.
+    /// Kills the unit's Kafka, with its stop, so that systemd does not start it again; and whatever else runs
+    /// this broker.
     pub(super) async fn end_unit(&self, broker: BrokerId, limit: Duration) -> Result<Note, Problem> {
         let unit = self.unit(broker)?;
         let seen = self.bus.look(&unit, self.timeout).await?;

@@ -1,8 +1,8 @@
 //! `systemd`: runs Kafka as a unit of systemd, asked for over D-Bus.
 //!
-//! What counts is what systemd says of a job's end and of the unit, and what `/proc` shows: never the exit code of a
-//! command. Deliberately absent: any signal of our own, except to a Kafka that serves without a registration, and any start that goes against a stop that somebody else has
-//! ordered.
+//! What counts is what systemd says of a job's end and of the unit, and what `/proc` shows: never the exit
+//! code of a command. Deliberately absent: any signal of our own, except to a Kafka that serves without a
+//! registration, and any start that goes against a stop that somebody else has ordered.
 
 mod act;
 mod bus;
@@ -42,33 +42,35 @@ const RUN_DIR: &str = "/run/systemd/system";
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SystemdConfig {
-    /// The unit that runs Kafka, such as `kafka@{broker}.service`. `{broker}` stands for the broker's id; with several
-    /// brokers it must be there. Its `ExecStart=` must use `${UNDERSTUDY_PROPERTIES}`, the path of the rendered
-    /// `server.properties`; `deploy/systemd` has one.
+    /// The unit that runs Kafka, such as `kafka@{broker}.service`. `{broker}` stands for the broker's id;
+    /// with several brokers it must be there. Its `ExecStart=` must use `${UNDERSTUDY_PROPERTIES}`, the path
+    /// of the rendered `server.properties`; `deploy/systemd` has one.
     pub unit: String,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does not name
-    /// `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
+    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does
+    /// not name `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
     pub template: PathBuf,
-    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host can read
-    /// it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named here.
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host
+    /// can read it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named
+    /// here.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// The user that Kafka runs as: the same as `User=` of the unit. It must be the owner of the log dirs.
     #[serde(default)]
     pub user: Option<String>,
-    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less time: `auto`, `manual`
-    /// (only `understudy warm` makes one) or `off`. It is made by `understudy-warm.service` (in `deploy/systemd`), which runs
-    /// what `ExecStart=` of `unit` says once with a configuration of its own, at the lowest priority. Where one is used and
-    /// this host has at most two processors, Java's second compiler is told to wait longer as well (`-XX:Tier4…`).
+    /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less
+    /// time: `auto`, `manual` (only `understudy warm` makes one) or `off`. It is made by
+    /// `understudy-warm.service` (in `deploy/systemd`), which runs what `ExecStart=` of `unit` says once with
+    /// a configuration of its own, at the lowest priority. Where one is used and this host has at most two
+    /// processors, Java's second compiler is told to wait longer as well (`-XX:Tier4…`).
     #[serde(default)]
     pub class_data: ClassDataUse,
     /// How long a look at files, or an answer of systemd, may take. Storage that takes longer counts as dead.
     #[serde(default = "ten_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// How long the start of the unit may take, from its condition until systemd calls it started. With `Type=exec`, as in
-    /// `deploy/systemd`, Kafka's own start is not part of it.
+    /// How long the start of the unit may take, from its condition until systemd calls it started. With
+    /// `Type=exec`, as in `deploy/systemd`, Kafka's own start is not part of it.
     #[serde(default = "two_minutes", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub start_timeout: Duration,

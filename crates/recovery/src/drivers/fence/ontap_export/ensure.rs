@@ -1,5 +1,5 @@
-//! The changes, each an ensure: what is as it must be is left alone, so that an attempt that broke off half way is
-//! carried on by repeating it.
+//! The changes, each an ensure: what is as it must be is left alone, so that an attempt that broke off half
+//! way is carried on by repeating it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ const LOCK_ROUNDS: usize = 3;
 const RULE_ROUNDS: usize = 3;
 
 impl OntapExport {
-    /// What is configured at ONTAP, if the host can be fenced by it. Nothing is changed before that is known of all
-    /// volumes.
+    /// What is configured at ONTAP, if the host can be fenced by it. Nothing is changed before that is known
+    /// of all volumes.
     pub(super) async fn survey(&self, client: &Client, purpose: &Purpose) -> Result<Vec<Export>, StepError> {
         let look = Look::at(client, &self.svm).await.map_err(|error| purpose.failed(error))?;
         let exports = look.survey(self).map_err(|all| purpose.refused(all.join("; ")))?;
@@ -54,8 +54,9 @@ impl OntapExport {
             .with("access_cache", flush.words()))
     }
 
-    /// Until no rule lets the host in; returns how many were changed here. Takeovers of two brokers of one host empty
-    /// the same rules at the same time, and then whoever comes second finds a rule changed, and nothing left to do.
+    /// Until no rule lets the host in; returns how many were changed here. Takeovers of two brokers of one
+    /// host empty the same rules at the same time, and then whoever comes second finds a rule changed, and
+    /// nothing left to do.
     async fn empty_rules(
         &self,
         client: &Client,

@@ -1,7 +1,8 @@
 //! The other half: the new owner is let in, by the storage step, which comes after the proof.
 //!
-//! It is put in where nobody is let in, and nowhere else: whoever stands in a rule still has to be fenced first. One
-//! request names the whole list, so that of two claimants who write at once one is let in, never both.
+//! It is put in where nobody is let in, and nowhere else: whoever stands in a rule still has to be fenced
+//! first. One request names the whole list, so that of two claimants who write at once one is let in, never
+//! both.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,11 +20,11 @@ use super::{OntapConfig, OntapExport, OntapExportConfig, ProofLevel, Purpose, ma
 use crate::model::{Epoch, human};
 use crate::ports::{Note, StepError};
 
-/// Lets this host in to the broker's volumes by ONTAP's export rules, before they are mounted, and takes it out again
-/// after they were unmounted.
+/// Lets this host in to the broker's volumes by ONTAP's export rules, before they are mounted, and takes it
+/// out again after they were unmounted.
 ///
-/// For brokers whose owner is fenced by `ontap_export`, on the first rung: a rule that still lets another host in is
-/// not changed here, whatever else has proven that host fenced.
+/// For brokers whose owner is fenced by `ontap_export`, on the first rung: a rule that still lets another
+/// host in is not changed here, whatever else has proven that host fenced.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapGrantConfig {
@@ -35,8 +36,8 @@ pub struct OntapGrantConfig {
     pub volumes: Vec<String>,
     /// Every address by which this host mounts them.
     pub addresses: Vec<IpAddr>,
-    /// The export paths that are mounted, such as `/kafka01`: each must be in one of the volumes. Those of the mount
-    /// sources are known without being named here.
+    /// The export paths that are mounted, such as `/kafka01`: each must be in one of the volumes. Those of
+    /// the mount sources are known without being named here.
     #[serde(default)]
     pub paths: Vec<String>,
     /// How long it may take.
@@ -95,8 +96,9 @@ impl OntapGrant {
             .await
     }
 
-    /// Breaks the locks on Kafka's `.lock` files in the broker's volumes, whoever holds them, and reads back that none is left. For
-    /// a fence that leaves them behind, such as power: after the proof, and while no Kafka of the broker runs.
+    /// Breaks the locks on Kafka's `.lock` files in the broker's volumes, whoever holds them, and reads back
+    /// that none is left. For a fence that leaves them behind, such as power: after the proof, and while no
+    /// Kafka of the broker runs.
     ///
     /// # Errors
     /// If ONTAP does not do as it is told, or a lock is there again.

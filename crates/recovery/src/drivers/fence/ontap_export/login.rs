@@ -16,8 +16,8 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// An ONTAP cluster, and the account to use there.
 ///
-/// By default its certificate must come from an authority that this host trusts. Secrets are read from their files anew
-/// for every act.
+/// By default its certificate must come from an authority that this host trusts. Secrets are read from their
+/// files anew for every act.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapConfig {
@@ -29,7 +29,8 @@ pub struct OntapConfig {
     /// A file with its password. One newline at its end is not part of it.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// A file with a client certificate in PEM, in place of user and password; its common name is the account.
+    /// A file with a client certificate in PEM, in place of user and password; its common name is the
+    /// account.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
     /// A file with the certificate's key in PEM.
@@ -38,18 +39,19 @@ pub struct OntapConfig {
     /// A file with the authority that ONTAP's certificate must come from, in PEM.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// The SHA-256 of ONTAP's certificate, as `openssl x509 -fingerprint -sha256` prints it: no other one is trusted.
+    /// The SHA-256 of ONTAP's certificate, as `openssl x509 -fingerprint -sha256` prints it: no other one is
+    /// trusted.
     #[serde(default)]
     pub pin: Option<String>,
 }
 
 impl OntapConfig {
-    /// A client that uses this account, for commands that read or prepare the storage. Reads the files with the
-    /// secrets; connects to nothing yet. `deadline`: how long each of its calls may take.
+    /// A client that uses this account, for commands that read or prepare the storage. Reads the files with
+    /// the secrets; connects to nothing yet. `deadline`: how long each of its calls may take.
     ///
     /// # Errors
-    /// Every bad value, as `ontap.key: what is wrong`; a file that cannot be read within 5 s; what the client does not
-    /// take.
+    /// Every bad value, as `ontap.key: what is wrong`; a file that cannot be read within 5 s; what the client
+    /// does not take.
     pub async fn connect(&self, deadline: Duration) -> Result<Client, BoxError> {
         let login = Login::of(self).map_err(|problems| problems.join("; "))?;
         login.client(deadline).await

@@ -1,11 +1,12 @@
-//! Addresses that no client can have. They keep a rule that lets nobody in from being without clients, which ONTAP
-//! refuses, and they carry an epoch where a successor and a person can read it.
+//! Addresses that no client can have. They keep a rule that lets nobody in from being without clients, which
+//! ONTAP refuses, and they carry an epoch where a successor and a person can read it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::model::Epoch;
 
-/// TEST-NET-1, -2 and -3 (RFC 5737), which are set aside for documents and routed nowhere: one digit of the epoch each.
+/// TEST-NET-1, -2 and -3 (RFC 5737), which are set aside for documents and routed nowhere: one digit of the
+/// epoch each.
 const NETS: [[u8; 3]; 3] = [[192, 0, 2], [198, 51, 100], [203, 0, 113]];
 
 /// The last byte is from 1 to 254, so that it is a host's on any network.
@@ -21,8 +22,8 @@ pub(super) fn of(epoch: Epoch) -> [IpAddr; 3] {
     })
 }
 
-/// Whether no client can have this address: in an export rule it is one digit of the epoch that fenced, and lets
-/// nobody in.
+/// Whether no client can have this address: in an export rule it is one digit of the epoch that fenced, and
+/// lets nobody in.
 pub fn is_mark(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V4(v4) if NETS.contains(&[v4.octets()[0], v4.octets()[1], v4.octets()[2]]))
 }

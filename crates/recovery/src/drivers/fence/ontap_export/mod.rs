@@ -1,14 +1,15 @@
-//! `ontap_export`: the storage itself lets a host in or not. Each broker's volumes have an export policy of their own,
-//! with one rule for the addresses by which the owner mounts them.
+//! `ontap_export`: the storage itself lets a host in or not. Each broker's volumes have an export policy of
+//! their own, with one rule for the addresses by which the owner mounts them.
 //!
-//! Fencing takes the host's addresses out of the rule, in one request for each policy, and puts none of another host
-//! in: the new owner is let in later, by the storage step, once there is proof. So there is no moment at which two
-//! hosts are let in. ONTAP wants a rule to have clients, so addresses that nobody can have are left in it; they carry
-//! the epoch (see `marks.rs`). An epoch counts one broker's owners, and a host may own several brokers, so what is
-//! read there is for people and never compared.
+//! Fencing takes the host's addresses out of the rule, in one request for each policy, and puts none of
+//! another host in: the new owner is let in later, by the storage step, once there is proof. So there is no
+//! moment at which two hosts are let in. ONTAP wants a rule to have clients, so addresses that nobody can
+//! have are left in it; they carry the epoch (see `marks.rs`). An epoch counts one broker's owners, and a
+//! host may own several brokers, so what is read there is for people and never compared.
 //!
-//! Each node goes by an access cache, and an entry that is past its time is still used once more while it is renewed.
-//! So no time that passes proves anything about a host that stood still; the cache has to be flushed.
+//! Each node goes by an access cache, and an entry that is past its time is still used once more while it is
+//! renewed. So no time that passes proves anything about a host that stood still; the cache has to be
+//! flushed.
 
 mod ensure;
 mod grant;
@@ -54,15 +55,15 @@ pub struct OntapExportConfig {
     pub ontap: OntapConfig,
     /// The SVM that the volumes belong to.
     pub svm: String,
-    /// Every volume that this host may own: those of every broker that lives here, or may move here. Export policies
-    /// that they have must be those of no other volume.
+    /// Every volume that this host may own: those of every broker that lives here, or may move here. Export
+    /// policies that they have must be those of no other volume.
     pub volumes: Vec<String>,
     /// Every address by which this host mounts them. That need not be an address of the broker.
     pub addresses: Vec<IpAddr>,
-    /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock. `flushed`: besides,
-    /// ONTAP has taken an order to flush its access cache after that. `idle`: besides, `idle_for` has passed since, in
-    /// which ONTAP's list of connected clients shows nothing of the host: a takeover takes that much longer. Whoever
-    /// chooses less than `idle` relies on what ONTAP does within.
+    /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock.
+    /// `flushed`: besides, ONTAP has taken an order to flush its access cache after that. `idle`: besides,
+    /// `idle_for` has passed since, in which ONTAP's list of connected clients shows nothing of the host: a
+    /// takeover takes that much longer. Whoever chooses less than `idle` relies on what ONTAP does within.
     #[serde(default)]
     pub proof: ProofLevel,
     /// See `proof`. Kafka that lives and is let in writes to every log dir within 5 s

@@ -70,7 +70,8 @@ impl Look {
         }
     }
 
-    /// Why an export path is in none of our volumes: the longest junction that it begins with is another one's.
+    /// Why an export path is in none of our volumes: the longest junction that it begins with is another
+    /// one's.
     fn elsewhere(&self, path: &str, ours: &[String]) -> Option<String> {
         let below = |junction: &str| Path::new(path).starts_with(junction);
         let junctions =
@@ -142,8 +143,8 @@ fn clients_of(rule: &ExportRule, policy: &str) -> Result<BTreeSet<IpAddr>, Strin
         .collect()
 }
 
-/// The one address that a client pattern of an export rule is for: `10.0.0.1` or `10.0.0.1/32`. `None` for what may be
-/// more than one host, or is a name.
+/// The one address that a client pattern of an export rule is for: `10.0.0.1` or `10.0.0.1/32`. `None` for
+/// what may be more than one host, or is a name.
 pub fn single_address(pattern: &str) -> Option<IpAddr> {
     let (address, bits) = match pattern.trim().split_once('/') {
         Some((address, bits)) => (address, Some(bits)),

@@ -206,7 +206,8 @@ async fn silence_is_asked_for_and_waited_for() {
     assert!(proof.note.details["idle"].starts_with("idle for"), "{:?}", proof.note);
     assert!(!proof.note.details["not_proven"].contains("does nothing"), "{:?}", proof.note);
 
-    // The same silence is not asked for twice, unless the rules have changed since; nor is being unknown enough then.
+    // The same silence is not asked for twice, unless the rules have changed since; nor is being unknown
+    // enough then.
     let begun = Instant::now();
     let _ = site.fence.prove(&host(), EPOCH).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
@@ -382,7 +383,8 @@ fn fault_is_told(method: &str, fault: usize, done: bool, fenced: &Result<Note, S
         // Nothing of what is said here is needed for the fence itself, but for the proof.
         ("POST", _) => {}
         ("GET", true) if at.contains(CLIENTS) => {}
-        // The order is carried out and only the word of it lost: whoever has the time to read it back may say so.
+        // The order is carried out and only the word of it lost: whoever has the time to read it back may say
+        // so.
         ("PATCH" | "DELETE", true) if fault == 3 => assert!(fenced.is_err() || done, "{at}"),
         (_, true) => assert!(fenced.is_err(), "{at}"),
         ("PATCH" | "DELETE", false) if fault == 4 => assert!(fenced.is_err(), "{at}"),
@@ -451,7 +453,8 @@ async fn lifting_lets_a_host_in_only_where_nobody_else_is() {
     site.fence.lift(&host()).await.unwrap();
     assert_eq!(site.requests(), 3);
 
-    // A policy without rules lets nobody in; an answer that leaves them out looks the same, so it proves nothing.
+    // A policy without rules lets nobody in; an answer that leaves them out looks the same, so it proves
+    // nothing.
     site.fake.world(|world| world.remove(Table::Rules, &[("policy.name", "broker-1")]));
     for error in [
         site.fence.fence(&host(), EPOCH).await.map(drop).unwrap_err(),

@@ -1,4 +1,5 @@
-//! What ONTAP shows of a host that was denied: rules, locks, cache, silence. What cannot be read is not proven.
+//! What ONTAP shows of a host that was denied: rules, locks, cache, silence. What cannot be read is not
+//! proven.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -74,8 +75,9 @@ pub(super) struct Witness {
 }
 
 impl OntapExport {
-    /// Looks at everything. The cache is flushed once, after the rules were read to be closed and before the rest is
-    /// looked at. An earlier flush is as good as long as the rules read as they did then, epoch and all.
+    /// Looks at everything. The cache is flushed once, after the rules were read to be closed and before the
+    /// rest is looked at. An earlier flush is as good as long as the rules read as they did then, epoch and
+    /// all.
     pub(super) async fn witness(
         &self,
         client: &Client,

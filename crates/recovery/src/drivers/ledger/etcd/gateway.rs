@@ -1,8 +1,8 @@
 //! Asking etcd: which member, how long, and what an answer that did not come may mean.
 //!
-//! A read that gets no answer is asked of the next member. A write is not: once it has left this host, nobody here
-//! knows whether it happened, and a second attempt could meet the effect of the first. Only when no connection could
-//! be made, so that nothing was sent, does a write go to the next member.
+//! A read that gets no answer is asked of the next member. A write is not: once it has left this host, nobody
+//! here knows whether it happened, and a second attempt could meet the effect of the first. Only when no
+//! connection could be made, so that nothing was sent, does a write go to the next member.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ use crate::ports::BoxError;
 /// Keys in one answer, so that a long history does not come as one.
 const PAGE: i64 = 500;
 
-/// gRPC statuses that say for certain that nothing was done: invalid argument, not found, permission denied, resource
-/// exhausted, failed precondition, out of range, unauthenticated. All others leave it open.
+/// gRPC statuses that say for certain that nothing was done: invalid argument, not found, permission denied,
+/// resource exhausted, failed precondition, out of range, unauthenticated. All others leave it open.
 const DEFINITE: [i32; 7] = [3, 5, 7, 8, 9, 11, 16];
 
 /// Why etcd did not do as asked.
@@ -188,8 +188,8 @@ impl Gateway {
         self.ask("maintenance/status", &serde_json::json!({}), Kind::Read).await
     }
 
-    /// Refuses answers of a cluster that is not the one seen before or has lost revisions. `before`: what was seen
-    /// when the request was sent, for answers may overtake each other.
+    /// Refuses answers of a cluster that is not the one seen before or has lost revisions. `before`: what was
+    /// seen when the request was sent, for answers may overtake each other.
     fn note(&self, before: Option<(String, Number)>, header: &Header) -> Result<(), Failure> {
         let Header { cluster_id, revision } = header;
         if let Some((cluster, newest)) = before {

@@ -9,8 +9,8 @@
 //! orders/<host>/<n>                         what people on <host> told all agents, and what its agent answered
 //! ```
 //!
-//! Every claim and every append rewrites the head in the same transaction, and only if it is as it was read. The
-//! head's revision is therefore the fencing token: etcd itself refuses whoever has missed anything.
+//! Every claim and every append rewrites the head in the same transaction, and only if it is as it was read.
+//! The head's revision is therefore the fencing token: etcd itself refuses whoever has missed anything.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -148,7 +148,8 @@ pub(super) fn head(kv: &KeyValue) -> Result<Head, LedgerError> {
     Err(damaged(kv.name(), why))
 }
 
-/// Understands the journals of the epochs `first..=head.epoch` of a broker, of which `kvs` are all keys in order.
+/// Understands the journals of the epochs `first..=head.epoch` of a broker, of which `kvs` are all keys in
+/// order.
 ///
 /// # Errors
 /// `Damaged`, where something is missing or is not what was written.

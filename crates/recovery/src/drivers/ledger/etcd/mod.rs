@@ -1,13 +1,14 @@
-//! etcd: for clusters that have one. It is asked through its documented JSON gateway, so that building needs no
-//! protocol compiler and every repetition of a request is decided in `gateway.rs`.
+//! etcd: for clusters that have one. It is asked through its documented JSON gateway, so that building needs
+//! no protocol compiler and every repetition of a request is decided in `gateway.rs`.
 //!
-//! An epoch is won, and a journal grows, by one transaction each, on the condition that the broker's head is as it
-//! was read (see `layout.rs`). So a claim that follows an open epoch is exact: an append in between voids it. A
-//! stale writer's append is refused by etcd itself.
+//! An epoch is won, and a journal grows, by one transaction each, on the condition that the broker's head is
+//! as it was read (see `layout.rs`). So a claim that follows an open epoch is exact: an append in between
+//! voids it. A stale writer's append is refused by etcd itself.
 //!
-//! The claimant holds a lease, which its appends keep alive; an execution that works writes every three seconds. While
-//! the lease lives nobody else may succeed the claimant, even if its journal looks silent to them. That is for
-//! liveness alone: a lease that has run out proves nothing about its holder, who is fenced like anybody else.
+//! The claimant holds a lease, which its appends keep alive; an execution that works writes every three
+//! seconds. While the lease lives nobody else may succeed the claimant, even if its journal looks silent to
+//! them. That is for liveness alone: a lease that has run out proves nothing about its holder, who is fenced
+//! like anybody else.
 
 mod gateway;
 mod layout;
@@ -44,19 +45,19 @@ const DECISIONS_KEPT: u64 = 1000;
 /// The most that one write may bring, in bytes. etcd refuses requests beyond 1.5 MiB (`--max-request-bytes`).
 const WRITE_LIMIT: usize = 1 << 20;
 
-/// How long the claimant's lease lives after its last renewal: three of its heartbeats, and less than an observer
-/// waits before it calls a claimant silent (`policy.claim_silent_after`).
+/// How long the claimant's lease lives after its last renewal: three of its heartbeats, and less than an
+/// observer waits before it calls a claimant silent (`policy.claim_silent_after`).
 const LEASE: Duration = Duration::from_secs(10);
 
 /// A ledger in an etcd cluster, 3.4 or newer, with its JSON gateway on, as it is by default.
 ///
-/// etcd keeps every old version of a key until it is told otherwise: run it with `--auto-compaction-retention=1h` or
-/// the like.
+/// etcd keeps every old version of a key until it is told otherwise: run it with
+/// `--auto-compaction-retention=1h` or the like.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdLedgerConfig {
-    /// The client addresses of the members, such as `["http://10.0.0.1:2379", "http://10.0.0.2:2379"]`. Name all of
-    /// them, so that the ledger can be reached while one is down.
+    /// The client addresses of the members, such as `["http://10.0.0.1:2379", "http://10.0.0.2:2379"]`. Name
+    /// all of them, so that the ledger can be reached while one is down.
     pub endpoints: Vec<String>,
     /// What every key begins with. Clusters of Kafka that share an etcd need one each.
     #[serde(default = "prefix")]

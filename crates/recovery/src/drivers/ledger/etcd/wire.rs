@@ -96,7 +96,8 @@ impl Range {
     }
 }
 
-/// The first key that does not begin with `prefix` any more. Prefixes here end with `/` or a digit, never 0xff.
+/// The first key that does not begin with `prefix` any more. Prefixes here end with `/` or a digit, never
+/// 0xff.
 fn end_of(prefix: &str) -> Bytes {
     let mut end = Bytes::from(prefix);
     if let Some(last) = end.0.last_mut() {

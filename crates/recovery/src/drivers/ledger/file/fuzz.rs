@@ -28,8 +28,8 @@ pub(crate) fn lines(bytes: &[u8]) {
     assert!(split(&broken).is_ok_and(|lines| lines.texts == [text.as_str()] && lines.torn.is_some()));
 }
 
-/// A journal that is accepted is written and read again as the same, and everything can be asked of it. Input:
-/// the file, or its texts without the frames, so that the checksum does not keep everything out.
+/// A journal that is accepted is written and read again as the same, and everything can be asked of it.
+/// Input: the file, or its texts without the frames, so that the checksum does not keep everything out.
 pub(crate) fn journal(bytes: &[u8]) {
     for file in [bytes, &framed(bytes)] {
         let Some(read) = journal_of(file) else { continue };

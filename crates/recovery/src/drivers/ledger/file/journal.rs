@@ -125,9 +125,9 @@ impl<'a> Tail<'a> {
     /// Opens the file in its turn, and waits until `deadline` while another process adds to it.
     ///
     /// Only one host ever adds to a file, and [`Alone`] keeps two processes of that host apart, such as the
-    /// daemon and a command. It is a courtesy: nobody's safety rests on it, and where the host has none of it we go
-    /// on without. Then two writers at once can at worst write the same sequence number twice,
-    /// which readers report as damage; they cannot overwrite each other, for the file is open in append mode.
+    /// daemon and a command. It is a courtesy: nobody's safety rests on it, and where the host has none of it
+    /// we go on without. Then two writers at once can at worst write the same sequence number twice, which
+    /// readers report as damage; they cannot overwrite each other, for the file is open in append mode.
     pub(super) fn open(
         turns: &'a Turns,
         path: &'a Path,

@@ -89,8 +89,8 @@ impl Root {
         let path = self.dir.join(FORMAT_FILE);
         match self.read_format(&path)? {
             true => Ok(true),
-            // Looked up again once the directory has been listed, for an NFS client remembers for a while that
-            // a file was not there.
+            // Looked up again once the directory has been listed, for an NFS client remembers for a while
+            // that a file was not there.
             false if self.lists_format()? => self.read_format(&path),
             false => Ok(false),
         }

@@ -42,8 +42,9 @@ const DECISIONS_LIMIT: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLedgerConfig {
-    /// An absolute path on shared storage that outlives any broker host. It is never created: name a directory
-    /// below the mount point rather than the mount point itself, so that it is missing while nothing is mounted.
+    /// An absolute path on shared storage that outlives any broker host. It is never created: name a
+    /// directory below the mount point rather than the mount point itself, so that it is missing while
+    /// nothing is mounted.
     pub dir: PathBuf,
     /// How long one operation may take. After that the ledger counts as unreachable.
     #[serde(default = "five_seconds", with = "humantime_serde")]
@@ -250,7 +251,8 @@ fn append(
     let records = records(&read.value)?;
     if !records.is_empty() {
         tail.add(&read, &json(&records)?)?;
-        // A newer epoch may have been won while we wrote. Then what we wrote is history, and not to be acted on.
+        // A newer epoch may have been won while we wrote. Then what we wrote is history, and not to be acted
+        // on.
         must_be_newest(root, broker, epoch)?;
     }
     Ok(records)

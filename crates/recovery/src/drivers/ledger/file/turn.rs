@@ -1,11 +1,12 @@
 //! Who may have a file of the ledger open now, and who may add to it.
 //!
-//! To an NFS server all opens of a file by one user of a host are one state, whose changes it counts, and its client
-//! waits for a change that it has not heard of. nfs-ganesha (4.3 was seen to) may answer an OPEN that meets the CLOSE of
-//! the same file with a state that it has just closed. Linux then waits for what never comes: until five seconds after
-//! the *last other* open or close of that file by the same user. Beside somebody who reads it each second that is for
-//! ever. So in a directory of the ledger this process has one file open at a time: its calls never meet each other, and
-//! one that met another process's gets its five seconds of quiet.
+//! To an NFS server all opens of a file by one user of a host are one state, whose changes it counts, and its
+//! client waits for a change that it has not heard of. nfs-ganesha (4.3 was seen to) may answer an OPEN that
+//! meets the CLOSE of the same file with a state that it has just closed. Linux then waits for what never
+//! comes: until five seconds after the *last other* open or close of that file by the same user. Beside
+//! somebody who reads it each second that is for ever. So in a directory of the ledger this process has one
+//! file open at a time: its calls never meet each other, and one that met another process's gets its five
+//! seconds of quiet.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -90,8 +91,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until it is dropped, no other process of this host adds to the file; none, that is, of this network namespace, which names
-/// of sockets belong to.
+/// Until it is dropped, no other process of this host adds to the file; none, that is, of this network
+/// namespace, which names of sockets belong to.
 #[derive(Debug)]
 pub(super) struct Alone {
     _socket: Option<OwnedFd>,
@@ -100,9 +101,10 @@ pub(super) struct Alone {
 impl Alone {
     /// `None` while another process adds to the file.
     ///
-    /// An abstract socket's name has one holder, and is free when that ends, however it ends. It is not `flock`: on NFS
-    /// that is a lock at the server, which has to be given back with the file, and nfs-ganesha 4.3 crashes if it happens
-    /// to do both at once (FREE_STATEID and CLOSE), for all its clients.
+    /// An abstract socket's name has one holder, and is free when that ends, however it ends. It is not
+    /// `flock`: on NFS that is a lock at the server, which has to be given back with the file, and
+    /// nfs-ganesha 4.3 crashes if it happens to do both at once (FREE_STATEID and CLOSE), for all its
+    /// clients.
     ///
     /// # Errors
     /// When this host has no such sockets.

@@ -1,9 +1,9 @@
 //! What the topic says, folded record by record in the order of their offsets. Pure.
 //!
-//! Every host folds the same records in the same order, so that all agree which of two rival claims counts: the
-//! one that comes first. A proposal that is late, because somebody else was faster, is *void*: it stays in the
-//! topic and counts for nothing. One that could never have been made (it builds on records that are not there)
-//! means that records were lost, and nothing is guessed then.
+//! Every host folds the same records in the same order, so that all agree which of two rival claims counts:
+//! the one that comes first. A proposal that is late, because somebody else was faster, is *void*: it stays
+//! in the topic and counts for nothing. One that could never have been made (it builds on records that are
+//! not there) means that records were lost, and nothing is guessed then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,8 +60,8 @@ impl Book {
     pub(super) fn apply(&mut self, offset: i64, key: &[u8], value: Option<&[u8]>) {
         let key = String::from_utf8_lossy(key).into_owned();
         let Some(value) = value else {
-            // A tombstone is how a person removes what is not understood. What counts it cannot remove: then it
-            // is missed sooner or later, and said to be.
+            // A tombstone is how a person removes what is not understood. What counts it cannot remove: then
+            // it is missed sooner or later, and said to be.
             self.damage.remove(&key);
             return;
         };

@@ -1,22 +1,23 @@
 //! A topic of a Kafka cluster: its replicas are the quorum, and no further service is needed.
 //!
-//! Its replicas must not be on brokers that are guarded with this ledger. After a loss of power of all of them nobody could
-//! start again: `guard` lets a broker start by the ledger's word, a word that counts takes a write, a write takes two
-//! replicas in sync, and those are the brokers that wait for `guard`. No rule lets one of them start first: that its host
-//! was the owner in the last state that it saw does not say that nobody has claimed since, while two replicas were
-//! still up and this host was not. The configuration and `check` refuse that.
+//! Its replicas must not be on brokers that are guarded with this ledger. After a loss of power of all of
+//! them nobody could start again: `guard` lets a broker start by the ledger's word, a word that counts takes
+//! a write, a write takes two replicas in sync, and those are the brokers that wait for `guard`. No rule lets
+//! one of them start first: that its host was the owner in the last state that it saw does not say that
+//! nobody has claimed since, while two replicas were still up and this host was not. The configuration and
+//! `check` refuse that.
 //!
 //! The topic has one partition, and the order of its records is the compare-and-set. Whoever wants an epoch
 //! writes a *proposal*, reads the topic up to it, and learns there whether another one came first. Everybody
-//! folds the same records in the same order (`book.rs`) and agrees. Three settings carry that: `acks=all` with
-//! `min.insync.replicas=2`, so that what was confirmed is on two brokers; reading to the high watermark only;
-//! and no unclean leader election, so that what was read stays.
+//! folds the same records in the same order (`book.rs`) and agrees. Three settings carry that: `acks=all`
+//! with `min.insync.replicas=2`, so that what was confirmed is on two brokers; reading to the high watermark
+//! only; and no unclean leader election, so that what was read stays.
 //!
 //! Kafka's transactions are absent on purpose. That a producer's epoch fences the one before it says nothing
 //! about what its owner has *read*: a broker that was frozen and wakes up believes for a while that it still
 //! leads the topic, tells an old end of it, and a claimant that trusts it claims what was claimed. Reading
-//! one's own record back rules that out, with transactions or without, because only the true leader has it. And
-//! transactions would cost: a coordinator that must be alive too, readers that wait for what a dead host
+//! one's own record back rules that out, with transactions or without, because only the true leader has it.
+//! And transactions would cost: a coordinator that must be alive too, readers that wait for what a dead host
 //! left open, losers that throw the winner out of its session.
 
 mod book;
@@ -55,10 +56,11 @@ pub const IN_CLUSTER: &str = "in_cluster";
 /// Between two looks for a record that was written and is not seen yet.
 const SEEN_POLL: Duration = Duration::from_millis(10);
 
-/// A ledger in a topic of a Kafka cluster with three brokers or more, none of which is guarded with this ledger: after a loss of
-/// power of all of them nobody could read who may start. So name another cluster, or keep the topic on brokers of the same
-/// one that have no `[[broker]]` section on any host and no `guard` before their start (`kafka-reassign-partitions.sh`). Make the topic once, before the
-/// first agent starts (nothing else makes it, so that a misspelt name is no second ledger):
+/// A ledger in a topic of a Kafka cluster with three brokers or more, none of which is guarded with this
+/// ledger: after a loss of power of all of them nobody could read who may start. So name another cluster, or
+/// keep the topic on brokers of the same one that have no `[[broker]]` section on any host and no `guard`
+/// before their start (`kafka-reassign-partitions.sh`). Make the topic once, before the first agent starts
+/// (nothing else makes it, so that a misspelt name is no second ledger):
 ///
 /// `kafka-topics.sh --bootstrap-server HOST:PORT --create --topic _understudy_ledger --partitions 1
 /// --replication-factor 3 --config cleanup.policy=compact --config min.insync.replicas=2 --config
@@ -68,21 +70,21 @@ const SEEN_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaLedgerConfig {
-    /// Brokers to begin with, as `host:port`; the others are learnt from them. Name at least three, and addresses
-    /// rather than names: the ledger should not depend on DNS.
+    /// Brokers to begin with, as `host:port`; the others are learnt from them. Name at least three, and
+    /// addresses rather than names: the ledger should not depend on DNS.
     #[schemars(with = "Vec<String>")]
     pub bootstrap: Vec<Endpoint>,
     /// The topic's name.
     #[serde(default = "default_topic")]
     pub topic: String,
-    /// How long one operation may take. After that the ledger counts as unreachable. While the cluster has not
-    /// noticed that a broker is dead (`broker.session.timeout.ms`, 9 s by default) nothing may be written to the
-    /// topic, so give it longer than that.
+    /// How long one operation may take. After that the ledger counts as unreachable. While the cluster has
+    /// not noticed that a broker is dead (`broker.session.timeout.ms`, 9 s by default) nothing may be written
+    /// to the topic, so give it longer than that.
     #[serde(default = "fifteen_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// Further properties of the client, by librdkafka's names: `security.protocol`, `sasl.mechanisms` and the like.
-    /// A value is a text, or `{ file = "…" }` or `{ env = "…" }` for a secret.
+    /// Further properties of the client, by librdkafka's names: `security.protocol`, `sasl.mechanisms` and
+    /// the like. A value is a text, or `{ file = "…" }` or `{ env = "…" }` for a secret.
     #[serde(default)]
     pub properties: BTreeMap<String, OptionValue>,
 }
@@ -195,8 +197,8 @@ impl KafkaLedger {
         Ok(slot.insert(made).clone())
     }
 
-    /// Writes one record, and waits until it is on as many brokers as the topic asks for. Returns its offset, which is
-    /// negative when librdkafka did not learn it.
+    /// Writes one record, and waits until it is on as many brokers as the topic asks for. Returns its offset,
+    /// which is negative when librdkafka did not learn it.
     async fn write(
         &self,
         action: &str,
@@ -247,7 +249,8 @@ impl KafkaLedger {
         }
     }
 
-    /// Writes a tombstone, which is gone with the next compaction, and reads up to it: only the true leader has it.
+    /// Writes a tombstone, which is gone with the next compaction, and reads up to it: only the true leader
+    /// has it.
     async fn probe(&self, deadline: Instant) -> Result<(), LedgerError> {
         let action = "write a probe";
         let mut written = -1;
@@ -354,7 +357,8 @@ impl Ledger for KafkaLedger {
 
     async fn set_cell(&self, name: &str, cell: &Cell) -> Result<Cell, LedgerError> {
         let (deadline, action) = (self.deadline(), format!("write {name}"));
-        // The instance that writes is in the proposal's id by its process alone: whoever it is, the text says.
+        // The instance that writes is in the proposal's id by its process alone: whoever it is, the text
+        // says.
         let host = HostName::from("cell");
         loop {
             let newest = self.read(deadline).await?.book.cell(name)?;

@@ -24,7 +24,8 @@ use crate::ports::Cell;
 const VERSION: u32 = 1;
 /// What a key begins with that carries nothing: `check` writes there.
 pub(super) const PROBE: &str = "probe/";
-/// What the key of a cell begins with. It is below [`PROBE`], so that an agent older than cells passes over it.
+/// What the key of a cell begins with. It is below [`PROBE`], so that an agent older than cells passes over
+/// it.
 pub(super) const CELL: &str = "probe/cell/";
 
 /// What one record proposes.

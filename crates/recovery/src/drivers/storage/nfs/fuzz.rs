@@ -7,8 +7,8 @@ use std::path::Path;
 use super::kernel::{orphans, parse_volumes, parse_written};
 use crate::fuzzing::part;
 
-/// What is mounted is no orphan; and of a target that is mounted twice nobody says whether it was written through. Input:
-/// the target, zero, the file.
+/// What is mounted is no orphan; and of a target that is mounted twice nobody says whether it was written
+/// through. Input: the target, zero, the file.
 pub(crate) fn kernel(bytes: &[u8]) {
     let (target, text) = part(bytes);
     let (target, text) = (Path::new(OsStr::from_bytes(target)), String::from_utf8_lossy(text));

@@ -1,8 +1,9 @@
 //! What the kernel's NFS client says of its own file systems, in `/proc`. Nothing here waits for a server.
 //!
-//! A mount that is gone from mountinfo proves little: after a lazy unmount, or while an `umount` hangs, its file system
-//! lives on with open files and unwritten pages. The kernel takes it from `/proc/fs/nfsfs/volumes` when it is really
-//! gone, after its last page was written or thrown away. That is the sign to wait for.
+//! A mount that is gone from mountinfo proves little: after a lazy unmount, or while an `umount` hangs, its
+//! file system lives on with open files and unwritten pages. The kernel takes it from
+//! `/proc/fs/nfsfs/volumes` when it is really gone, after its last page was written or thrown away. That is
+//! the sign to wait for.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,8 +26,8 @@ pub(super) struct Volume {
     pub(super) fsid: String,
 }
 
-/// Every NFS file system of this network namespace. None, where the kernel says that it has no NFS client; that the list
-/// cannot be seen says nothing of the kind.
+/// Every NFS file system of this network namespace. None, where the kernel says that it has no NFS client;
+/// that the list cannot be seen says nothing of the kind.
 pub(super) fn volumes(proc: &Path) -> io::Result<Vec<Volume>> {
     let unseen = match fs::read_to_string(proc.join(VOLUMES)) {
         Ok(text) => return Ok(parse_volumes(&text)),
@@ -76,13 +77,14 @@ pub(super) fn orphans<'a>(
     real.filter(|volume| !mounted.contains(volume.device.as_str()) && !elsewhere(volume)).collect()
 }
 
-/// Whether anything was ever written through what is mounted at `target`, by this kernel's own counters. `None` if they
-/// do not say.
+/// Whether anything was ever written through what is mounted at `target`, by this kernel's own counters.
+/// `None` if they do not say.
 pub(super) fn ever_written(proc: &Path, target: &Path) -> Option<bool> {
     parse_written(&fs::read_to_string(proc.join("self/mountstats")).ok()?, target)
 }
 
-/// Pages made dirty (`vfsupdatepage`, which counts mapped files too) and bytes written, of the one mount at `target`.
+/// Pages made dirty (`vfsupdatepage`, which counts mapped files too) and bytes written, of the one mount at
+/// `target`.
 pub(super) fn parse_written(text: &str, target: &Path) -> Option<bool> {
     const UPDATED_PAGES: usize = 7;
     const BYTES_WRITTEN: [usize; 4] = [1, 3, 5, 7];

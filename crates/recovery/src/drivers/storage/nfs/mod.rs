@@ -1,7 +1,9 @@
-//! `nfs`: mounts a broker's log dirs with the system's `mount`, verifies what came of it, and gives them back.
+//! `nfs`: mounts a broker's log dirs with the system's `mount`, verifies what came of it, and gives them
+//! back.
 //!
-//! What is mounted is read from mountinfo, which waits for nobody. What has to ask the server runs in a process with a
-//! deadline. A mount that was at the target before is adopted if its server answers; [`old`] says what becomes of it if not.
+//! What is mounted is read from mountinfo, which waits for nobody. What has to ask the server runs in a
+//! process with a deadline. A mount that was at the target before is adopted if its server answers; [`old`]
+//! says what becomes of it if not.
 
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod fuzz;
@@ -46,21 +48,23 @@ const DEFAULT_OPTIONS: &str = "vers=4.1,proto=tcp,hard,nconnect=16,noatime";
 pub struct NfsConfig {
     /// What to mount. Every log dir of the broker lies on one of these.
     pub mount: Vec<MountConfig>,
-    /// How long one `mount`, one `umount` or one look at a log dir may take. Whether a mount that is there already still
-    /// answers has to be known within a third of it.
+    /// How long one `mount`, one `umount` or one look at a log dir may take. Whether a mount that is there
+    /// already still answers has to be known within a third of it.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir: an NFS server keeps a
-    /// dead client's lock until its lease ends, and grants none in a grace period. Longer than both together.
+    /// How long a takeover waits at most, before it starts Kafka, until nobody holds `.lock` in any log dir:
+    /// an NFS server keeps a dead client's lock until its lease ends, and grants none in a grace period.
+    /// Longer than both together.
     #[serde(default = "lock_wait", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub lock_wait: Duration,
     /// Lets this host in by the storage's export rules before it mounts.
     #[serde(default)]
     pub grant: Option<Box<OntapGrantConfig>>,
-    /// Has ONTAP take a snapshot of each of the broker's volumes before this host is let in, named by broker and epoch as
-    /// `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for they are epochs too.
+    /// Has ONTAP take a snapshot of each of the broker's volumes before this host is let in, named by broker
+    /// and epoch as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for
+    /// they are epochs too.
     #[serde(default)]
     pub snapshot: Option<Box<SnapshotConfig>>,
 }
@@ -73,9 +77,10 @@ pub struct MountConfig {
     pub source: String,
     /// Where to mount it: an absolute path without symbolic links. Made if it is not there.
     pub target: PathBuf,
-    /// Mount options, as `nfs(5)` explains them. Refused, because Kafka's data would not survive them: `soft`, `softerr`,
-    /// `softreval`, `nolock`, `local_lock` other than `none`, `nocto`, versions below 4.1, `proto=udp`, `bg`, `ro`.
-    /// `retry=0` is added if no `retry` is there, so that a server that refuses is told at once.
+    /// Mount options, as `nfs(5)` explains them. Refused, because Kafka's data would not survive them:
+    /// `soft`, `softerr`, `softreval`, `nolock`, `local_lock` other than `none`, `nocto`, versions below 4.1,
+    /// `proto=udp`, `bg`, `ro`. `retry=0` is added if no `retry` is there, so that a server that refuses is
+    /// told at once.
     #[serde(default = "default_options")]
     pub options: String,
 }
@@ -89,8 +94,8 @@ fn default_options() -> String {
 }
 
 impl NfsConfig {
-    /// The driver for a broker with these log dirs. `program` is called as `program storage-probe ACT --dir DIR`, and
-    /// does what [`super::probe::act`] does.
+    /// The driver for a broker with these log dirs. `program` is called as
+    /// `program storage-probe ACT --dir DIR`, and does what [`super::probe::act`] does.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
@@ -216,7 +221,8 @@ impl Nfs {
         self.verified(config, &mount, &purpose, &format!("was mounted in {}{before}", human(ended.took)))
     }
 
-    /// The options for `mount`. `private`: the kernel must not use a file system again that it has of this export.
+    /// The options for `mount`. `private`: the kernel must not use a file system again that it has of this
+    /// export.
     fn options(&self, config: &MountConfig, private: bool) -> String {
         let mut options = config.options.clone();
         if self.fs_type == "nfs4" && !options.split(',').any(|option| option.starts_with("retry=")) {

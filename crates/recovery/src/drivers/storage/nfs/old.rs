@@ -2,26 +2,29 @@
 //!
 //! What the kernel does, and what follows from it:
 //!
-//! - `umount2` looks its target up without asking the file system that is mounted there (`LOOKUP_MOUNTPOINT`), so it
-//!   reaches a dead mount as long as the path above it is alive. With `MNT_DETACH` the mount is off the tree at once,
-//!   open files or not; only then the caller itself may hang, when it was the last user and has to write dirty pages
-//!   to a dead server. So it is a process with a deadline, and mountinfo says whether it did its part. `umount` from
-//!   util-linux asks the file system nothing if it is called with `--no-canonicalize --internal-only`.
-//! - A mount over a dead one would do as well for the path, and would help as little: **the kernel gives a new mount
-//!   of the same export the same file system**, dead server connection, dirty pages and all. What must be fresh is the file
-//!   system, and not the path. It is fresh when the old one is gone (`kernel`), or with `nosharecache` beside it.
-//! - An old file system that lives on may hold pages of an earlier ownership, and writes them as soon as its server
-//!   answers: into log dirs that others have written since. No fence holds that off, for the export now lets this host in.
-//!   So one that was ever written through, by the kernel's own counters, and does not go, ends the takeover here: another
-//!   standby takes it. One that was never written through is harmless and stays behind.
+//! - `umount2` looks its target up without asking the file system that is mounted there
+//!   (`LOOKUP_MOUNTPOINT`), so it reaches a dead mount as long as the path above it is alive. With
+//!   `MNT_DETACH` the mount is off the tree at once, open files or not; only then the caller itself may hang,
+//!   when it was the last user and has to write dirty pages to a dead server. So it is a process with a
+//!   deadline, and mountinfo says whether it did its part. `umount` from util-linux asks the file system
+//!   nothing if it is called with `--no-canonicalize --internal-only`.
+//! - A mount over a dead one would do as well for the path, and would help as little: **the kernel gives a
+//!   new mount of the same export the same file system**, dead server connection, dirty pages and all. What
+//!   must be fresh is the file system, and not the path. It is fresh when the old one is gone (`kernel`), or
+//!   with `nosharecache` beside it.
+//! - An old file system that lives on may hold pages of an earlier ownership, and writes them as soon as its
+//!   server answers: into log dirs that others have written since. No fence holds that off, for the export
+//!   now lets this host in. So one that was ever written through, by the kernel's own counters, and does not
+//!   go, ends the takeover here: another standby takes it. One that was never written through is harmless and
+//!   stays behind.
 
 use std::time::Instant;
 
 use super::kernel::Volume;
 use super::*;
 
-/// How long to wait for a file system to be gone after its last unmount. Nothing has to be written any more, but the
-/// session with the server is ended.
+/// How long to wait for a file system to be gone after its last unmount. Nothing has to be written any more,
+/// but the session with the server is ended.
 const GONE_WITHIN: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a dead mount is taken off that was mounted over another one.
@@ -36,7 +39,8 @@ fn lives_on(what: &str, device: &str) -> String {
 }
 
 impl Nfs {
-    /// Takes a mount of ours off that works no more. Returns whether the new one must not share its file system with it.
+    /// Takes a mount of ours off that works no more. Returns whether the new one must not share its file
+    /// system with it.
     pub(super) async fn clear(
         &self,
         config: &MountConfig,
@@ -68,8 +72,9 @@ impl Nfs {
         Err(refused(purpose, lives_on(&format!("what was mounted there is dead ({why})"), &dead.device)))
     }
 
-    /// Nothing that was mounted here before, and is mounted nowhere now, is of the export that has just been mounted.
-    /// `orphans`: what there was before, while ours was not there; it may have been given one of them.
+    /// Nothing that was mounted here before, and is mounted nowhere now, is of the export that has just been
+    /// mounted. `orphans`: what there was before, while ours was not there; it may have been given one of
+    /// them.
     pub(super) async fn alone(
         &self,
         config: &MountConfig,
@@ -145,8 +150,8 @@ impl Nfs {
         Ok(mounts.devices().filter(|device| *device == mount.device).count() > 1)
     }
 
-    /// Nothing that was once mounted at the target lives on in the kernel. Where this driver does not know what that was, it is
-    /// any NFS file system that is mounted nowhere, and may be of that server.
+    /// Nothing that was once mounted at the target lives on in the kernel. Where this driver does not know
+    /// what that was, it is any NFS file system that is mounted nowhere, and may be of that server.
     async fn nothing_left(&self, config: &MountConfig, purpose: &str) -> Result<(), StepError> {
         let known = self.taken_off().open.get(&config.target).cloned();
         let devices = match known {

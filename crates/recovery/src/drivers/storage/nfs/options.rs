@@ -1,4 +1,5 @@
-//! Mount options: those that Kafka's data does not survive, and what the kernel made of those that were asked for.
+//! Mount options: those that Kafka's data does not survive, and what the kernel made of those that were asked
+//! for.
 
 use super::super::mountinfo::Mount;
 

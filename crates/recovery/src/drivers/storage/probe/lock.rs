@@ -1,4 +1,5 @@
-//! Who holds Kafka's `.lock`? Asked, never taken: a lock that is tried for a moment is one that Kafka may meet.
+//! Who holds Kafka's `.lock`? Asked, never taken: a lock that is tried for a moment is one that Kafka may
+//! meet.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,16 +12,19 @@ use futures_util::future::join_all;
 use super::{ProbeAct, ProbeError, Prober};
 use crate::ports::{HeldLock, StepError};
 
-/// Kafka locks this file in every log dir that it works on: the whole of it, by `FileChannel.tryLock`, a POSIX lock.
+/// Kafka locks this file in every log dir that it works on: the whole of it, by `FileChannel.tryLock`, a
+/// POSIX lock.
 const KAFKA_LOCK: &str = ".lock";
 
 const FREE: &str = "free";
 const HELD_BY: &str = "held by ";
 
-/// What is printed of the lock in `dir`. Over NFS the kernel asks the server, unless it knows a holder on this host itself.
+/// What is printed of the lock in `dir`. Over NFS the kernel asks the server, unless it knows a holder on
+/// this host itself.
 pub(super) fn holder(dir: &Path) -> io::Result<String> {
     let mut open = OpenOptions::new();
-    // Opened anew each time: what the client remembers of an earlier look does not count. A link would lead elsewhere.
+    // Opened anew each time: what the client remembers of an earlier look does not count. A link would lead
+    // elsewhere.
     open.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
     let file = match open.open(dir.join(KAFKA_LOCK)) {
         // A broker that has never run here, or a directory that is none of Kafka's: the next step says which.
@@ -44,7 +48,8 @@ fn in_the_way(file: &File) -> io::Result<Option<i32>> {
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the descriptor is open for as long as `file` lives, and `lock` is a whole `flock` to read and write.
+    // SAFETY: the descriptor is open for as long as `file` lives, and `lock` is a whole `flock` to read and
+    // write.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) } == -1 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,5 @@
-//! A real etcd cluster of three members on this machine, and a wire to it that can be cut in the middle of a write.
+//! A real etcd cluster of three members on this machine, and a wire to it that can be cut in the middle of a
+//! write.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -220,15 +221,15 @@ pub(super) fn must_be_installed() {
     );
 }
 
-/// Where the members keep their data. Every write waits for the disk, and a disk that is busy with other tests has
-/// been seen to take seconds; what is tested here does not depend on it.
+/// Where the members keep their data. Every write waits for the disk, and a disk that is busy with other
+/// tests has been seen to take seconds; what is tested here does not depend on it.
 fn memory() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     if tempfile::tempfile_in(&shared).is_ok() { shared } else { std::env::temp_dir() }
 }
 
-/// A port that nobody listens on, outside the range that the kernel gives to outgoing connections: a member that is
-/// restarted wants its own again.
+/// A port that nobody listens on, outside the range that the kernel gives to outgoing connections: a member
+/// that is restarted wants its own again.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -256,8 +257,8 @@ fn base64(text: &str) -> Value {
     serde_json::to_value(super::super::wire::Bytes::from(text)).unwrap()
 }
 
-/// A wire to one member that breaks in the first transaction, when `percent` of it have passed. At 100 all of it has,
-/// and the answer is lost.
+/// A wire to one member that breaks in the first transaction, when `percent` of it have passed. At 100 all of
+/// it has, and the answer is lost.
 pub(super) struct Wire {
     pub(super) endpoint: String,
     transactions: Arc<AtomicUsize>,

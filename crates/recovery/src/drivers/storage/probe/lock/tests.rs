@@ -10,7 +10,8 @@ use crate::drivers::storage::probe::act;
 
 const HOLDS: &str = "UNDERSTUDY_TEST_HOLDS";
 
-/// Not a test by itself: what [`another_process`] runs. Kafka's lock is taken as Kafka does it, and held until it is killed.
+/// Not a test by itself: what [`another_process`] runs. Kafka's lock is taken as Kafka does it, and held
+/// until it is killed.
 #[test]
 fn a_process_that_holds_a_lock() {
     let Some(path) = std::env::var_os(HOLDS) else { return };
