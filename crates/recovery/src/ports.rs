@@ -147,8 +147,7 @@ pub trait Fence: Send + Sync {
     fn name(&self) -> &str;
     /// Fences `host`, and waits until the fence device confirms it.
     async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError>;
-    /// Reads back, anew, that `host` is fenced. Anything but a clear yes is an error that says what is
-    /// missing.
+    /// Reads back, anew, that `host` is fenced. Anything but a clear yes is an error.
     async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError>;
     /// Lifts the fence, and waits until the fence device confirms it. Only `understudy rejoin` asks for it,
     /// after the host has been checked.
@@ -227,8 +226,7 @@ pub trait Address: Send + Sync {
     async fn release(&self) -> Result<Note, StepError>;
     /// Whether the address is on this host.
     async fn here(&self) -> Result<bool, StepError>;
-    /// Which other host on the link says that it has the address, by its hardware address; `None` if none
-    /// answers.
+    /// The hardware address of another host on the link that says it has the address; `None` if none does.
     async fn holder(&self) -> Result<Option<String>, StepError>;
     /// Goes on, in the background and until [`Self::release`], to answer everybody else who says to have the
     /// address by telling the neighbours again that it is here. Repeating it is harmless. Only the owner's
@@ -263,8 +261,7 @@ pub trait BrokerHost: Send + Sync {
     fn name(&self) -> &'static str;
     /// Writes the configuration Kafka will be started with.
     async fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, StepError>;
-    /// Compares cluster id, node id and directory ids of every log dir with what they must be. Writes
-    /// nothing.
+    /// Compares every log dir's cluster id, node id and directory id with what they must be. Writes nothing.
     ///
     /// `cluster_id` is what the cluster itself says, where known.
     async fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, StepError>;

@@ -61,9 +61,8 @@ fn keeps_every_promise(scenario: &Scenario) -> Vec<String> {
 fn a_decision_that_has_grown_old_fences_nobody() {
     let events = vec![
         Timed { at: 5_551, lasts: 5_236, what: Fault::Freezes(2, Frozen::Host) },
-        Timed { at: 5_861, lasts: 6_057, what: Fault::LedgerFails(LedgerFault::Slow, Some(4)) },
-        Timed { at: 9_751, lasts: 18_334, what: Fault::Freezes(4, Frozen::Host) },
-        Timed { at: 12_571, lasts: 0, what: Fault::SlowRecovery(0, 3_274) },
+        Timed { at: 5_861, lasts: 6_057, what: Fault::LedgerFails(LedgerFault::Slow, None) },
+        Timed { at: 9_401, lasts: 18_334, what: Fault::Freezes(4, Frozen::Host) },
     ];
     let base = pinned(1_795_423_613_467, (4, 2, 1), &[45, -6, 2, -22, -26, -39]);
     let transcript = keeps_every_promise(&Scenario { events, ..base });

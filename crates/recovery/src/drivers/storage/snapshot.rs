@@ -1,8 +1,7 @@
 //! Snapshots of a broker's volumes, taken before its new owner is let in.
 //!
-//! The storage step comes after the proof that nobody writes, so what a snapshot holds is what the old owner
-//! left. Its name is made of the broker and the epoch: whoever repeats the step finds it and takes no second
-//! one.
+//! The storage step comes after the proof that nobody writes, so a snapshot holds what the old owner left.
+//! Its name is made of the broker and the epoch: whoever repeats the step finds it.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -28,17 +27,14 @@ const DRIVER: &str = "ontap_snapshot";
 /// Between two looks at a snapshot that nobody has confirmed yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long a takeover waits at most for old snapshots to be deleted. What is not done by then is for the
-/// next one.
+/// How long a takeover waits at most for old snapshots to be deleted. The next one deletes the rest.
 const PRUNE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A volume with less of it free, in percent, is pointed out by `check`: what a snapshot holds stays in the
-/// volume.
+/// `check` points out a volume with less of it free, in percent: what a snapshot holds stays in it.
 const LITTLE_ROOM: u64 = 10;
 
-/// A snapshot of each of the broker's volumes, taken after the proof and before this host is let in, to come
-/// back to if something is wrong with what it does. It is named by the broker and the epoch, as
-/// `understudy-broker-1-epoch-7`.
+/// A snapshot of each of the broker's volumes, named as `understudy-broker-1-epoch-7`. It is taken after the
+/// proof and before this host is let in, to come back to if something is wrong with what it does.
 ///
 /// A snapshot keeps what Kafka deletes afterwards, and that counts in the volume: leave room for it. A
 /// restart in place and a switchover take one as well, for they are epochs too.
@@ -303,8 +299,7 @@ impl Snapshots {
         }
     }
 
-    /// Deletes what is older than is to be kept, and says what became of it. Only on volumes that hold the
-    /// present one.
+    /// Deletes what is older than is to be kept, on volumes that hold the present one.
     async fn prune(&self, taken: &Taken, present: Epoch) -> Note {
         let Some(client) = &taken.client else { return Note::default() };
         let until = Instant::now() + self.timeout.min(PRUNE_LIMIT);
@@ -412,8 +407,7 @@ impl Snapshots {
     }
 }
 
-/// Whether a later look may find it: nobody knows yet, somebody else was at it, or ONTAP may do it the next
-/// time.
+/// Whether a later look may find it: nobody knows yet, somebody else was at it, or the error passes.
 fn may_come(error: &ontap_client::Error) -> bool {
     error.is_unconfirmed()
         || error.is_passing()
