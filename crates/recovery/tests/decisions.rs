@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
     Broker, BrokerId, Epoch, Evidence, Fact, LedgerReading, LedgerStanding, LocalProcess, Moment, Now,
-    ProbeOutcome, QuorumView, Topology,
+    PeerSaw, PeerView, ProbeOutcome, QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
 use recovery::testing::{BROKER, World};
@@ -68,6 +68,33 @@ fn a_host_that_carries_a_healthy_broker_is_not_fenced_for_the_other() {
     let decision = decide(BROKER, &seen(&board, 200), &topology(), &World::policy());
     let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
     assert_eq!(reasons, vec![HoldReason::HostCarries { host: "kafka-1".into(), broker: OTHER }]);
+}
+
+/// The other standby is gone. The agent on the broker's own host, which could not restart it, still tells that
+/// nobody serves there: this host is not the one that is cut off.
+#[test]
+fn the_agent_on_a_suspected_host_is_a_witness_as_well() {
+    let mut topology = topology();
+    topology.peers = ["kafka-1".into(), "standby-2".into()].into();
+    let down = [BROKER, OTHER].map(|id| (id, ProbeOutcome::Refused)).into();
+    let mut board = board(&down, 200);
+    let decided = |board: &Board| decide(BROKER, &seen(board, 200), &topology, &World::policy());
+    let alone = Decision::Hold { reasons: vec![HoldReason::LoneObserver { peers: 1 }] };
+    assert_eq!(decided(&board), alone);
+
+    let lasting = Duration::from_secs(100);
+    let refused = PeerSaw { outcome: ProbeOutcome::Refused, lasting, answered: None, stopped: false };
+    let view = PeerView {
+        host: "kafka-1".into(),
+        brokers: [(BROKER, refused)].into(),
+        stalled: BTreeSet::new(),
+        local: BTreeMap::new(),
+        candidate: None,
+        nfs_client: None,
+    };
+    board.record(Evidence { signal: "test", at: seconds(200), fact: Fact::Peer(view) });
+    let decision = decided(&board);
+    assert!(matches!(decision, Decision::TakeOver { .. }), "{decision:?}");
 }
 
 /// The list is one broker's word, and may be old. An answer is the truth of the moment.

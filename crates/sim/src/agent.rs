@@ -279,7 +279,9 @@ impl Address for OnHost {
         let (host, broker) = (self.agent.host, self.broker);
         self.agent
             .act(5, 100, |state| {
-                let looks = state.setup.bug != Some(Bug::AddressUndefended);
+                // One that is here already is told again, and nobody is asked.
+                let here = state.brokers[broker].holders.contains(&host);
+                let looks = !here && state.setup.bug != Some(Bug::AddressUndefended);
                 if let Some(other) = state.rival_for_address(broker, host).filter(|_| looks) {
                     return Err(refused("move the address", &format!("host {other} answers for it")));
                 }

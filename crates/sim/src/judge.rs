@@ -105,10 +105,9 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
         }
         HoldReason::Starting { .. } | HoldReason::OneWitness => false,
         HoldReason::LoneObserver { .. } => {
-            let others = (0..state.hosts.len()).filter(|h| *h != host);
-            !others.clone().any(|h| {
-                state.hosts[h].agent_runs && state.reaches(Node::Host(host), Node::Host(h)) && h != broker
-            })
+            let runs = |h: &usize| *h != host && state.hosts[*h].agent_runs;
+            let hosts = 0..state.hosts.len();
+            hosts.filter(runs).all(|h| !state.reaches(Node::Host(host), Node::Host(h)))
         }
         HoldReason::PeerSeesIt { host: peer } => {
             state.host_of(peer).is_some_and(|peer| state.probe(peer, broker) == ProbeOutcome::Answered)

@@ -116,8 +116,9 @@ impl State {
         let registers = heard && !self.hosts[process.host].denied;
         let due = self.now >= process.until;
         let now = self.now;
-        let recovery = RECOVERY + self.brokers[broker].slow_recovery;
-        let reg = &mut self.brokers[broker].registration;
+        let this = &mut self.brokers[broker];
+        let recovery = RECOVERY + this.slow_recovery;
+        let reg = &mut this.registration;
         match process.phase {
             Phase::Boots if due && process.doomed => {
                 let host = process.host;
@@ -135,7 +136,10 @@ impl State {
                     process.until = now + recovery;
                 }
             }
-            Phase::Recovers if due => process.phase = Phase::Serves,
+            Phase::Recovers if due => {
+                process.phase = Phase::Serves;
+                this.stopped = false;
+            }
             _ => {}
         }
         let ours = reg.as_mut().filter(|r| r.process == process.id && heard);

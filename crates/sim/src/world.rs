@@ -114,8 +114,8 @@ pub(crate) struct Broker {
     pub(crate) starts_fail: u64,
     /// The host whose death left a lock in its log dirs, and until when the storage keeps it.
     pub(crate) locked: Option<(usize, Ms)>,
-    /// A person stopped it, and none was started since. An agent that did so for a switchover meant it to run
-    /// elsewhere.
+    /// A person stopped it, and it has not served since. An agent that did so for a switchover meant it to
+    /// run elsewhere.
     pub(crate) stopped: bool,
     /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was
     /// taken over from.
@@ -378,7 +378,6 @@ impl State {
         let broker = &mut self.brokers[broker];
         broker.starts_fail = broker.starts_fail.saturating_sub(1);
         broker.exited.remove(&host);
-        broker.stopped = false;
         broker.processes.push(process);
         self.check_writers();
     }

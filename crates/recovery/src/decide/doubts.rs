@@ -112,13 +112,12 @@ impl Case<'_> {
         if let Some((host, _)) = answered.next() {
             return Some(HoldReason::PeerSeesIt { host: host.clone() });
         }
-        // The agents on hosts that are suspected themselves are not missed.
+        // The agents on hosts that are suspected themselves are not missed; but if one tells, it counts.
         let suspects: BTreeSet<&HostName> = self.standing.iter().flat_map(|s| &s.writers).collect();
-        let asked: Vec<&HostName> =
-            self.topology.peers.iter().filter(|host| !suspects.contains(host)).collect();
-        let agree = |host: &&&HostName| self.seen.peers.get(**host).is_some_and(|view| says(view).is_some());
-        let agreeing = asked.iter().filter(agree).count();
-        (!asked.is_empty() && agreeing == 0).then_some(HoldReason::LoneObserver { peers: asked.len() })
+        let asked = self.topology.peers.iter().filter(|host| !suspects.contains(host)).count();
+        let tells = |host: &HostName| self.seen.peers.get(host).is_some_and(|view| says(view).is_some());
+        let agreed = self.topology.peers.iter().any(tells);
+        (asked > 0 && !agreed).then_some(HoldReason::LoneObserver { peers: asked })
     }
 
     fn mass_failure(&self) -> Option<HoldReason> {
