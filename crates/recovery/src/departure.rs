@@ -86,8 +86,9 @@ struct Departure {
     heard: Option<Moment>,
     /// The newest answer that another agent had.
     answered: Option<(Moment, HostName)>,
-    /// An agent that saw it stop cleanly. Kept if that agent falls silent: its host may be switched off next.
-    stopped: Option<HostName>,
+    /// An agent that saw it stop cleanly, and the newest epoch after whose end that agent had seen it well.
+    /// Kept if that agent falls silent: its host may be switched off next.
+    stopped: Option<(HostName, Option<Epoch>)>,
     /// The newest epoch after whose end it was listed and answered.
     well_in: Option<Epoch>,
 }
@@ -120,8 +121,8 @@ impl Departures {
             let well = saw.answered.map(|ago| (at - ago, view.host.clone()));
             departure.answered = departure.answered.take().max(well);
             if saw.stopped && !answers(*id) {
-                departure.stopped = Some(view.host.clone());
-            } else if departure.stopped.as_ref() == Some(&view.host) {
+                departure.stopped = Some((view.host.clone(), saw.well_in));
+            } else if departure.stopped.as_ref().is_some_and(|(host, _)| *host == view.host) {
                 departure.stopped = None;
             }
         }
@@ -174,9 +175,10 @@ impl Departures {
         watched && in_time && heard && kept(failing)
     }
 
-    /// The agent that saw it stop cleanly, by its own word.
-    pub(crate) fn stop_told(&self, broker: BrokerId) -> Option<HostName> {
-        self.brokers.get(&broker)?.stopped.clone()
+    /// The agent that saw it stop cleanly, by its own word, after it had been well in `recovered` or later.
+    pub(crate) fn stop_told(&self, broker: BrokerId, recovered: Option<Epoch>) -> Option<HostName> {
+        let (host, well_in) = self.brokers.get(&broker)?.stopped.as_ref()?;
+        (*well_in >= recovered).then(|| host.clone())
     }
 
     /// The newest epoch after whose end this agent saw it well.

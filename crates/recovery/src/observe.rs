@@ -214,13 +214,11 @@ impl Board {
         view
     }
 
-    /// Whether the ledger says that a broker was recovered after these looks last saw it well: what they saw
-    /// of its going was before.
-    fn recovered_unseen(&self, broker: BrokerId) -> bool {
+    /// The newest epoch in which a broker was recovered, as the ledger says. Whoever last saw the broker well
+    /// before that saw it go before that.
+    fn recovered_in(&self, broker: BrokerId) -> Option<Epoch> {
         let standing = self.ledger.as_ref().and_then(|(_, reading)| reading.brokers.get(&broker));
-        let recovered = standing.and_then(LedgerStanding::recovered_in);
-        let well = self.departures.well_in(broker);
-        recovered.is_some_and(|recovered| well.is_none_or(|well| well < recovered))
+        standing.and_then(LedgerStanding::recovered_in)
     }
 
     /// For how long the active controller had heard nothing of a broker by `at`.
@@ -273,12 +271,14 @@ pub fn observe(
         let absence = board.unregistered.get(&id).filter(|absence| fresh(absence.at));
         // One that stops cleanly keeps its registration. It may be removed later, but not before it stopped.
         let kept = |since: Moment| absence.is_none_or(|absence| absence.since >= since);
+        let (recovered, well_in) = (board.recovered_in(id), board.departures.well_in(id));
+        let told = board.departures.stop_told(id, recovered);
         let seen = Seen {
             crashed: local.is_some_and(|track| crashed(board, id, track)),
-            left_first: unlisted && !board.recovered_unseen(id) && board.departures.stopped(id, probes, kept),
-            stop_told: board.departures.stop_told(id).filter(|_| unlisted && probes.failing_since.is_some()),
+            left_first: unlisted && well_in >= recovered && board.departures.stopped(id, probes, kept),
+            stop_told: told.filter(|_| unlisted && probes.failing_since.is_some()),
             never_listed: unlisted && probes.failing_since.is_some() && !board.departures.was_listed(id),
-            well_in: board.departures.well_in(id),
+            well_in,
             last_well: board.departures.last_well(id, probes),
             probe: probe.map(ProbeTrack::seen),
             listed: listed.map(|(_, brokers)| brokers.contains_key(&id)),

@@ -17,7 +17,7 @@ pub fn view(topology: &Topology, mode: Mode, seen: &Observation) -> PeerView {
             let probe = broker.probe.as_ref()?;
             let answered = probe.last_answer.map(|at| seen.now.mono.since(at));
             let (outcome, lasting, stopped) = (probe.outcome.clone(), probe.lasting, broker.left_first);
-            Some((*id, PeerSaw { outcome, lasting, answered, stopped }))
+            Some((*id, PeerSaw { outcome, lasting, answered, stopped, well_in: broker.well_in }))
         })
         .collect();
     let local: BTreeMap<BrokerId, LocalProcess> =
@@ -131,6 +131,7 @@ mod tests {
             lasting: Duration::from_secs(2),
             answered: None,
             stopped: false,
+            well_in: None,
         };
         assert_eq!(view.brokers, [(BROKER, saw)].into(), "the probe of broker 2 is stale");
         assert_eq!(view.local, [(BROKER, LocalProcess::Exited)].into());

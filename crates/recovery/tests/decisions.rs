@@ -83,7 +83,8 @@ fn the_agent_on_a_suspected_host_is_a_witness_as_well() {
     assert_eq!(decided(&board), alone);
 
     let lasting = Duration::from_secs(100);
-    let refused = PeerSaw { outcome: ProbeOutcome::Refused, lasting, answered: None, stopped: false };
+    let outcome = ProbeOutcome::Refused;
+    let refused = PeerSaw { outcome, lasting, answered: None, stopped: false, well_in: None };
     let view = PeerView {
         host: "kafka-1".into(),
         brokers: [(BROKER, refused)].into(),

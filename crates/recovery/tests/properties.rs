@@ -96,7 +96,7 @@ fn peers() -> impl Strategy<Value = BTreeMap<HostName, PeerView>> {
         brokers: saw
             .map(|outcome| {
                 let lasting = Duration::from_secs(1);
-                (BROKER, PeerSaw { outcome, lasting, answered: None, stopped: false })
+                (BROKER, PeerSaw { outcome, lasting, answered: None, stopped: false, well_in: None })
             })
             .into_iter()
             .collect(),

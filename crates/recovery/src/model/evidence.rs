@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BrokerId, Endpoint, HostName, LedgerStanding, Moment, Orders, PartitionView};
+use super::{BrokerId, Endpoint, Epoch, HostName, LedgerStanding, Moment, Orders, PartitionView};
 
 /// One dated statement of one signal. `at` is when the look *began*, so that ages err on the old side.
 #[derive(Debug, Clone)]
@@ -307,6 +307,9 @@ pub struct PeerSaw {
     /// Whether it saw the broker stop cleanly: by its own looks alone, and without a hole between them.
     #[serde(default)]
     pub stopped: bool,
+    /// The newest epoch after whose end it saw the broker well: what it saw of its going came after that.
+    #[serde(default)]
+    pub well_in: Option<Epoch>,
 }
 
 /// A host that could take brokers over.

@@ -415,7 +415,8 @@ impl Stage {
         let saw = |look: &Look| {
             let outcome = look.peers.get(host).unwrap_or(&look.probe).clone();
             let stopped = outcome != ProbeOutcome::Answered && look.stop_seen_by.contains(host);
-            PeerSaw { outcome, lasting: STEP, answered: Some(self.now - look.well), stopped }
+            let answered = Some(self.now - look.well);
+            PeerSaw { outcome, lasting: STEP, answered, stopped, well_in: None }
         };
         PeerView {
             host: host.clone(),

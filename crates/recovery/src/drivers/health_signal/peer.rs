@@ -240,7 +240,8 @@ mod tests {
 
     fn view(host: &str) -> PeerView {
         let lasting = Duration::from_millis(2_500);
-        let saw = PeerSaw { outcome: ProbeOutcome::Silent, lasting, answered: Some(lasting), stopped: false };
+        let outcome = ProbeOutcome::Silent;
+        let saw = PeerSaw { outcome, lasting, answered: Some(lasting), stopped: false, well_in: None };
         let candidate = Candidate {
             rank: 100,
             rack: Some("a".to_owned()),
