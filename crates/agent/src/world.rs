@@ -120,7 +120,8 @@ fn known(config: &Config, joins: bool) -> anyhow::Result<Arc<dyn Ledger>> {
     let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
     let (here, machine) = (config.topology.here.clone(), Arc::new(Local::new(config.state_dir.clone())));
     let who = Member { here, machine, homes, place: config.ledger.place(), joins };
-    Ok(Arc::new(KnownLedger::new(config.ledger.open().map_err(bad("ledger"))?, who)))
+    let inner = config.ledger.open().map_err(bad("ledger"))?;
+    Ok(Arc::new(KnownLedger::new(inner, who, Arc::new(SystemClock))))
 }
 
 /// Where a broker stands in the ledger; with its home as the owner before the first takeover.

@@ -15,6 +15,7 @@ mod machine;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub use self::machine::{Machine, Met};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
-use crate::ports::{Cell, Ledger, LedgerError, Note, chain};
+use crate::ports::{Cell, Clock, Ledger, LedgerError, Note, chain};
 
 /// For how long what was found is not asked for again.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
@@ -50,6 +51,16 @@ pub struct Identity {
     pub at: Timestamp,
     /// The host on which it was made.
     pub by: HostName,
+}
+
+impl Identity {
+    /// One that no ledger has yet.
+    ///
+    /// # Errors
+    /// When the kernel gives no random id.
+    pub fn random(by: HostName, at: Timestamp) -> io::Result<Self> {
+        Ok(Self { id: random_id()?, format: 1, at, by })
+    }
 }
 
 /// Who has a host's name.
@@ -78,15 +89,13 @@ pub async fn identity(ledger: &dyn Ledger) -> Result<Option<Identity>, LedgerErr
     read(ledger, IDENTITY).await
 }
 
-/// Gives a ledger an identity unless it has one. Returns the one that it has, and whether it was made here.
+/// Gives a ledger the identity `ours` unless it has one. Returns the one that it has, and whether it was made here.
 ///
 /// # Errors
 /// When it cannot be read or written.
-pub async fn init(ledger: &dyn Ledger, by: &HostName) -> Result<(Identity, bool), LedgerError> {
-    let id = random_id().map_err(|error| unavailable("make an identity", error))?;
-    let ours = Identity { id, format: 1, at: Timestamp::now(), by: by.clone() };
-    let stands: Identity = first(ledger, IDENTITY, &ours).await?;
-    let made = stands == ours;
+pub async fn init(ledger: &dyn Ledger, ours: &Identity) -> Result<(Identity, bool), LedgerError> {
+    let stands: Identity = first(ledger, IDENTITY, ours).await?;
+    let made = stands == *ours;
     Ok((stands, made))
 }
 
@@ -118,8 +127,13 @@ pub async fn home_holder(ledger: &dyn Ledger, broker: BrokerId) -> Result<Option
 ///
 /// # Errors
 /// When it cannot be written.
-pub async fn give_name(ledger: &dyn Ledger, host: &HostName, instance: &str) -> Result<(), LedgerError> {
-    let holder = NameHolder { instance: instance.to_owned(), at: Timestamp::now() };
+pub async fn give_name(
+    ledger: &dyn Ledger,
+    host: &HostName,
+    instance: &str,
+    at: Timestamp,
+) -> Result<(), LedgerError> {
+    let holder = NameHolder { instance: instance.to_owned(), at };
     write_next(ledger, &name_cell(host), &holder).await
 }
 
@@ -127,8 +141,13 @@ pub async fn give_name(ledger: &dyn Ledger, host: &HostName, instance: &str) -> 
 ///
 /// # Errors
 /// When it cannot be written.
-pub async fn give_home(ledger: &dyn Ledger, broker: BrokerId, home: &HostName) -> Result<(), LedgerError> {
-    let holder = HomeHolder { home: home.clone(), at: Timestamp::now() };
+pub async fn give_home(
+    ledger: &dyn Ledger,
+    broker: BrokerId,
+    home: &HostName,
+    at: Timestamp,
+) -> Result<(), LedgerError> {
+    let holder = HomeHolder { home: home.clone(), at };
     write_next(ledger, &home_cell(broker), &holder).await
 }
 
@@ -202,6 +221,7 @@ pub struct Member {
 pub struct KnownLedger {
     inner: Arc<dyn Ledger>,
     who: Member,
+    clock: Arc<dyn Clock>,
     trusted: Mutex<Trusted>,
 }
 
@@ -218,8 +238,12 @@ struct Trusted {
 impl KnownLedger {
     /// `inner`, for `who`. Touches nothing yet.
     #[must_use]
-    pub fn new(inner: Arc<dyn Ledger>, who: Member) -> Self {
-        Self { inner, who, trusted: Mutex::default() }
+    pub fn new(inner: Arc<dyn Ledger>, who: Member, clock: Arc<dyn Clock>) -> Self {
+        Self { inner, who, clock, trusted: Mutex::default() }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now().wall
     }
 
     fn trusted(&self) -> MutexGuard<'_, Trusted> {
@@ -293,7 +317,7 @@ impl KnownLedger {
         let holder = name_holder(self.inner.as_ref(), here).await?;
         let holder = match (holder, &ours) {
             (None, Some(instance)) if joins => {
-                let holder = NameHolder { instance: instance.clone(), at: Timestamp::now() };
+                let holder = NameHolder { instance: instance.clone(), at: self.now() };
                 first(self.inner.as_ref(), &name_cell(here), &holder).await?
             }
             (None, _) => return Ok(()),
@@ -324,7 +348,7 @@ impl KnownLedger {
         if known.is_some_and(|known| known.instance == ours) {
             return Ok(());
         }
-        let us = NameHolder { instance: ours.to_owned(), at: Timestamp::now() };
+        let us = NameHolder { instance: ours.to_owned(), at: self.now() };
         write_next(self.inner.as_ref(), &rival_cell(&self.who.here), &us).await
     }
 
@@ -356,7 +380,7 @@ impl KnownLedger {
             let ledger = self.inner.as_ref();
             let holder = match home_holder(ledger, *broker).await? {
                 None if joins && *home == self.who.here => {
-                    let ours = HomeHolder { home: home.clone(), at: Timestamp::now() };
+                    let ours = HomeHolder { home: home.clone(), at: self.now() };
                     Some(first(ledger, &home_cell(*broker), &ours).await?)
                 }
                 holder => holder,
@@ -472,7 +496,7 @@ impl Ledger for KnownLedger {
 }
 
 /// What is said of a local file that cannot be used.
-fn local_error(verb: &str, path: &std::path::Path, error: &std::io::Error) -> LedgerError {
+fn local_error(verb: &str, path: &std::path::Path, error: &io::Error) -> LedgerError {
     let why = format!("{}; see that `agent.state_dir` is this host's own, and writable", chain(error));
     unavailable(&format!("{verb} {}", path.display()), why)
 }

@@ -51,7 +51,8 @@ fn sources(module: &str) -> Vec<(String, String)> {
         paths.filter(is_code).collect()
     };
     let read = |path: std::path::PathBuf| {
-        let text = fs::read_to_string(&path).expect("readable");
+        // Tests in a file of their own are declared where modules are, at the top.
+        let text = fs::read_to_string(&path).expect("readable").replace("#[cfg(test)]\nmod tests;", "");
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let code: Vec<&str> = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
         (path.display().to_string(), code.join("\n"))
@@ -89,6 +90,19 @@ fn the_core_is_pure() {
                     "{path} is part of the pure core and must not contain `{word}`: {hit:?}"
                 );
             }
+        }
+    }
+}
+
+/// One scenario is one run, whenever it is run.
+#[test]
+fn what_is_simulated_reads_no_clock_but_the_one_it_is_given() {
+    for module in ["cycle", "execute", "known", "ledger_signal", "stand_down", "status", "steps", "takeover"]
+    {
+        for (path, code) in sources(module) {
+            let hit =
+                code.lines().find(|line| line.contains("Timestamp::now") || line.contains("SystemTime"));
+            assert!(hit.is_none(), "{path} is simulated, and must take the time from `Clock`: {hit:?}");
         }
     }
 }

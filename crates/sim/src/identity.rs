@@ -50,5 +50,5 @@ pub(crate) fn ledger(agent: &Agent, says: usize, guards: &[usize]) -> Arc<dyn Le
     let homes = guards.iter().map(|broker| (id(*broker), state.name(*broker))).collect();
     let machine = state.hosts[agent.host].kept.clone();
     let who = Member { here: state.name(says), machine, homes, place: "/mnt/ledger".to_owned(), joins: true };
-    Arc::new(KnownLedger::new(Arc::new(agent.clone()), who))
+    Arc::new(KnownLedger::new(Arc::new(agent.clone()), who, Arc::new(agent.clone())))
 }

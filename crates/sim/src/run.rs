@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use recovery::cycle::Cycle;
+use recovery::known::Identity;
 use recovery::model::{Broker, Endpoint, Locks, Standby, Topology};
 use recovery::policy::{Mode, Policy};
+use recovery::ports::Clock;
 use recovery::status::Status;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -96,7 +98,9 @@ impl Run {
     async fn play(mut self) -> Report {
         let mut events = self.scenario.events.clone().into_iter().peekable();
         let first = Agent { world: self.world.clone(), host: self.scenario.brokers, life: 0 };
-        if let Err(error) = recovery::known::init(&first, &"operator".into()).await {
+        let at = first.now().wall;
+        let identity = Identity { id: "the-ledger".to_owned(), format: 1, at, by: "operator".into() };
+        if let Err(error) = recovery::known::init(&first, &identity).await {
             self.world.state().violate("the ledger is initialised", &error.to_string());
         }
         let mut settled_since = None;

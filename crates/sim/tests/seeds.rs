@@ -127,7 +127,7 @@ fn some_hundred_seeds_keep_every_promise() {
 
 #[test]
 fn a_run_is_the_same_twice() {
-    for seed in 0..20 {
+    for seed in 0..60 {
         let scenario = generate::scenario(seed);
         assert_eq!(run(&scenario, true).transcript, run(&scenario, true).transcript, "seed {seed}");
     }

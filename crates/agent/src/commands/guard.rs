@@ -10,8 +10,10 @@
 //! its look at the ledger on.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use recovery::drivers::clock::SystemClock;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
 use recovery::known::KnownLedger;
 use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders};
@@ -73,7 +75,8 @@ async fn ask(
         let why = format!("broker {broker} has no [[broker]] section in {}", global.config.display());
         return Err(UsageError(why).into());
     };
-    let ledger = KnownLedger::new(config.ledger.open().map_err(|said| UsageError(said.join("; ")))?, who);
+    let inner = config.ledger.open().map_err(|said| UsageError(said.join("; ")))?;
+    let ledger = KnownLedger::new(inner, who, Arc::new(SystemClock));
     let (journals, orders) = read(&ledger, broker, wait).await?;
     let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
     let epoch = case.may_start(start_of.map(Epoch))?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use recovery::known::{self, HomeHolder, Identity, Local, Machine, Met, NameHolder};
 use recovery::model::{BrokerId, HostName};
 use recovery::ports::Ledger;
@@ -62,7 +63,8 @@ async fn init(global: &cli::Global, config: &Small, ledger: Arc<dyn Ledger>) -> 
         );
         return Err(Refusal::LedgerForeign.because(why).into());
     }
-    let (identity, made) = known::init(ledger.as_ref(), &config.here).await?;
+    let ours = Identity::random(config.here.clone(), Timestamp::now())?;
+    let (identity, made) = known::init(ledger.as_ref(), &ours).await?;
     print(&Made { place, identity, made }, global.output)?;
     Ok(if made { Exit::Done } else { Exit::Held })
 }
@@ -196,10 +198,10 @@ async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: b
         local.meet(&identity, &place)?;
     }
     if holder.is_some() {
-        known::give_name(ledger, here, &instance).await?;
+        known::give_name(ledger, here, &instance, Timestamp::now()).await?;
     }
     for broker in moved {
-        known::give_home(ledger, broker, here).await?;
+        known::give_home(ledger, broker, here, Timestamp::now()).await?;
     }
     print(&Adopted { adopted: changes }, global.output)?;
     Ok(Exit::Done)

@@ -136,9 +136,10 @@ pub(crate) fn said(output: Output) -> Said {
 /// Gives a directory the identity of a ledger.
 pub(crate) fn initialise(dir: &Path) {
     let ledger = ledger(dir);
+    let ours = known::Identity::random("kafka-1".into(), Timestamp::now()).unwrap();
     let made = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(known::init(&*ledger, &"kafka-1".into())).unwrap()
+        runtime.block_on(known::init(&*ledger, &ours)).unwrap()
     });
     assert!(made.join().unwrap().1, "there is a ledger in {}", dir.display());
 }

@@ -8,7 +8,7 @@ fn member(world: &World, dir: &Path, here: &str, homes: &[(i32, &str)]) -> Known
     let homes = homes.iter().map(|(broker, home)| (BrokerId(*broker), HostName::from(*home))).collect();
     let machine = Arc::new(Local::new(dir.to_owned()));
     let who = Member { here: here.into(), machine, homes, place: "/mnt/ledger".to_owned(), joins: true };
-    KnownLedger::new(Arc::new(world.clone()), who)
+    KnownLedger::new(Arc::new(world.clone()), who, Arc::new(world.clone()))
 }
 
 fn distrust(result: Result<impl std::fmt::Debug, LedgerError>) -> (Distrust, String) {
@@ -18,9 +18,13 @@ fn distrust(result: Result<impl std::fmt::Debug, LedgerError>) -> (Distrust, Str
     }
 }
 
+fn random(by: &str) -> Identity {
+    Identity::random(by.into(), Timestamp::now()).unwrap()
+}
+
 async fn initialised() -> World {
     let world = World::new();
-    assert!(init(&world, &"a".into()).await.unwrap().1);
+    assert!(init(&world, &random("a")).await.unwrap().1);
     world
 }
 
@@ -35,7 +39,7 @@ async fn an_empty_place_is_no_ledger_before_and_after_the_first_one() {
     assert_eq!(distrust(refused.latest(BrokerId(1)).await).0, Distrust::LedgerUnknown);
     assert!(world.truth().cells.is_empty(), "nothing was written");
 
-    let (identity, _) = init(&world, &"a".into()).await.unwrap();
+    let (identity, _) = init(&world, &random("a")).await.unwrap();
     member(&world, dir.path(), "a", &[]).orders().await.unwrap();
     let (kind, why) = distrust(member(&World::new(), dir.path(), "a", &[]).sync().await);
     assert_eq!(kind, Distrust::LedgerUnknown);
@@ -61,7 +65,7 @@ async fn another_ledger_is_foreign_and_stays_so() {
 async fn the_first_identity_stands() {
     let world = initialised().await;
     let stands = identity(&world).await.unwrap().unwrap();
-    assert_eq!(init(&world, &"b".into()).await.unwrap(), (stands, false));
+    assert_eq!(init(&world, &random("b")).await.unwrap(), (stands, false));
 }
 
 #[tokio::test]
@@ -79,7 +83,7 @@ async fn a_second_machine_with_a_known_name_is_refused_and_both_are_told() {
     assert!(note.text.contains("WARNING: another machine uses this host's name, a"), "{note:?}");
     // The first machine is gone, a person says; were it not, it would be the refused one now.
     let instance = Local::new(two.path().to_owned()).ensure_instance().unwrap();
-    give_name(&world, &"a".into(), &instance).await.unwrap();
+    give_name(&world, &"a".into(), &instance, world.now().wall).await.unwrap();
     member(&world, two.path(), "a", &[]).orders().await.unwrap();
     let old = member(&world, one.path(), "a", &[]);
     assert_eq!(distrust(old.orders().await).0, Distrust::NameTaken);
@@ -94,7 +98,7 @@ async fn a_claim_of_another_machine_under_our_name_is_not_our_own() {
     append(&first, (1, 1, "a"), &[started(0)]).await.unwrap();
     assert_eq!(first.latest(BrokerId(1)).await.unwrap().unwrap().claim.by, "a".into());
     let instance = Local::new(two.path().to_owned()).ensure_instance().unwrap();
-    give_name(&world, &"a".into(), &instance).await.unwrap();
+    give_name(&world, &"a".into(), &instance, world.now().wall).await.unwrap();
     let second = member(&world, two.path(), "a", &[]);
     let seen = second.latest(BrokerId(1)).await.unwrap().unwrap();
     assert!(seen.claim.by.0.starts_with("a (instance "), "{}", seen.claim.by);
@@ -116,7 +120,7 @@ async fn one_host_is_the_home_of_a_broker() {
     assert!(why.contains("home of broker 1 is b, and a is registered"), "{why}");
     let standby = member(&world, three.path(), "s", &[(1, "x")]);
     assert_eq!(distrust(standby.orders().await).0, Distrust::WrongHome);
-    give_home(&world, BrokerId(1), &"b".into()).await.unwrap();
+    give_home(&world, BrokerId(1), &"b".into(), world.now().wall).await.unwrap();
     member(&world, two.path(), "b", &[(1, "b")]).orders().await.unwrap();
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::decide::{Decision, HoldReason};
 use crate::event::{Event, What};
 use crate::journal::{Claim, Direction, Entry, EpochJournal};
-use crate::known::{identity, init};
+use crate::known::{Identity, identity, init};
 use crate::model::{BrokerId, Cause, Epoch, HostName, Instruction, Order, Orders, Outcome, Succession};
 use crate::plan::{Phase, Plan, Stage, Step};
 use crate::ports::{Cell, Ledger, LedgerError, Note};
@@ -255,12 +255,13 @@ async fn a_cell_is_written_by_one_of_many(make: &impl Fn() -> Arc<dyn Ledger>) {
 
 async fn an_identity_is_made_once(make: &impl Fn() -> Arc<dyn Ledger>) {
     assert_eq!(identity(&*make()).await.unwrap(), None, "a ledger with epochs and no identity has none");
+    let random = |host: &str| Identity::random(host.into(), Timestamp::now()).unwrap();
     let start = Arc::new(Barrier::new(2));
     let rivals = ["a", "b"].map(|host| {
         let (ledger, start) = (make(), Arc::clone(&start));
         tokio::spawn(async move {
             start.wait().await;
-            init(&*ledger, &host.into()).await.unwrap()
+            init(&*ledger, &random(host)).await.unwrap()
         })
     });
     let [one, two] = rivals;
@@ -268,7 +269,7 @@ async fn an_identity_is_made_once(make: &impl Fn() -> Arc<dyn Ledger>) {
     assert_eq!(one, two, "both are told the same");
     assert!(made_one != made_two, "one of them made it");
     assert_eq!(identity(&*make()).await.unwrap(), Some(one.clone()));
-    assert_eq!(init(&*make(), &"c".into()).await.unwrap(), (one, false));
+    assert_eq!(init(&*make(), &random("c")).await.unwrap(), (one, false));
 }
 
 async fn epochs_come_one_by_one(ledger: &dyn Ledger) {
