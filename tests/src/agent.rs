@@ -16,6 +16,8 @@ use crate::{eventually, http};
 
 /// Names the binary; by default `understudy` beside the test binaries.
 const BINARY: &str = "UNDERSTUDY_BIN";
+/// Names the oldest one that is supported beside it.
+const OLDER: &str = "UNDERSTUDY_OLDER_BIN";
 /// Where an agent's pages are: the port of `[agent] listen`, on the loopback of its host.
 pub const HTTP_PORT: u16 = 9095;
 
@@ -163,6 +165,15 @@ impl Agent {
     fn process(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The oldest one that is supported beside it.
+///
+/// # Errors
+/// When it was not given.
+pub fn older_binary() -> Result<PathBuf> {
+    let path = env::var_os(OLDER).map(PathBuf::from);
+    path.with_context(|| format!("{OLDER} is not set: `cargo xtask test --tier corners` builds it"))
 }
 
 /// The binary under test.

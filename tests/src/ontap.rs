@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ontap_client::Fingerprint;
-use ontap_client::fake::{Fake, Fault, Scheme, World};
+use ontap_client::fake::{Fake, Fault, LockFace, Scheme, World};
 use tokio::runtime::Runtime;
 use toml::{Table, Value, toml};
 
@@ -46,6 +46,10 @@ impl Ontap {
     /// When it cannot listen.
     pub(crate) fn start(lab: &Lab, cluster: &Cluster) -> Result<Self> {
         let mut world = World::small();
+        // Two nodes, each with a memory of its own, and NFSv4 locks as the vendor documents them: without
+        // their client.
+        world.lif(SVM, "lif2", [10, 0, 0, 51].into(), "node-02");
+        world.show_locks(LockFace::Absent);
         let mut volumes = BTreeMap::new();
         for node in cluster.brokers() {
             let (volume, home) = (volume(node.id()), node.home()?.address());
@@ -115,6 +119,11 @@ impl Ontap {
     /// Nothing goes wrong any more.
     pub fn heal(&self) {
         self.storage.fake.heal();
+    }
+
+    /// From now on NFSv4 locks are shown like this.
+    pub fn show_locks(&self, face: LockFace) {
+        self.storage.fake.world(|world| world.show_locks(face));
     }
 
     /// The hosts that the rule of a broker's volume lets in now, by name.

@@ -51,7 +51,8 @@ pub struct Scenario<'a> {
     pub at_home: Vec<Arc<Agent>>,
     /// The storage system, if the setup asks for one.
     pub ontap: Option<Ontap>,
-    ledger: PathBuf,
+    /// The directory of the ledger `file`, as this process sees it.
+    pub ledger: PathBuf,
     writer: Writer,
     /// What was written besides, to be there.
     loaded: Option<History>,
@@ -460,6 +461,7 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
             let others = all.iter().filter(|other| other.name() != host.name());
             standby::ask_peers(&mut config, others.map(Arc::as_ref));
         }
+        standby::render_otherwise(&mut config, VICTIM, setup.properties);
         if setup.canary {
             standby::keep_canary(&mut config, cluster);
         }

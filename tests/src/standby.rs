@@ -242,6 +242,17 @@ fn guarded(node: &Node) -> Value {
     broker.into()
 }
 
+/// Has `server.properties` of a broker rendered with these properties instead of what it would have.
+pub(crate) fn render_otherwise(config: &mut Table, broker: i32, properties: &[(&str, &str)]) {
+    let is_it = |section: &&mut Value| section.get("id").and_then(Value::as_integer) == Some(broker.into());
+    let sections = config.get_mut("broker").and_then(Value::as_array_mut);
+    let section = sections.into_iter().flatten().find(is_it).and_then(Value::as_table_mut);
+    if let Some(section) = section.filter(|_| !properties.is_empty()) {
+        let own = properties.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
+        section.insert("properties".to_owned(), Table::from_iter(own).into());
+    }
+}
+
 fn table<const N: usize>(entries: [(&str, &str); N]) -> Value {
     let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
     Table::from_iter(entries).into()

@@ -1,7 +1,7 @@
 //! The agent is killed in the middle of a takeover and started again: it finishes the same takeover.
 
 use anyhow::{Result, ensure};
-use e2e::scenario::{PATIENCE, Scenario, Setup};
+use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Lab, Mode, eventually, story};
 
 /// The first step is the fence; the configuration is written beside it.
@@ -12,7 +12,12 @@ fn killed_after_the_claim() {
     story("killed_after_the_claim", |lab| {
         // A switch that hangs keeps the takeover between claim and fence for as long as it takes.
         lab.switch().set_mode("b1", Mode::Hang);
-        let mend = || lab.switch().set_mode("b1", Mode::Works);
+        let mend = |s: &Scenario<'_>| {
+            // The new agent never sees the broker in the cluster.
+            let gone = s.cluster.watch(VICTIM).wait("to be gone", PATIENCE, |standing| !standing.listed);
+            lab.switch().set_mode("b1", Mode::Works);
+            gone.map(drop)
+        };
         killed(lab, |s| s.journal().contains("claimed") && !s.journal().contains(FENCED), mend)
     });
 }
@@ -20,19 +25,23 @@ fn killed_after_the_claim() {
 #[test]
 fn killed_after_the_fence() {
     story("killed_after_the_fence", |lab| {
-        killed(lab, |s| s.journal().contains(FENCED) && lab.switch().count("off", "b1") > 0, || ())
+        killed(lab, |s| s.journal().contains(FENCED) && lab.switch().count("off", "b1") > 0, |_| Ok(()))
     });
 }
 
 #[test]
 fn killed_after_the_start() {
     story("killed_after_the_start", |lab| {
-        killed(lab, |s| s.kafkas().is_ok_and(|found| !found.is_empty()), || ())
+        killed(lab, |s| s.kafkas().is_ok_and(|found| !found.is_empty()), |_| Ok(()))
     });
 }
 
 /// Kills the agent as soon as `reached`, and starts it again after `between`.
-fn killed(lab: &Lab, reached: impl Fn(&Scenario) -> bool, between: impl FnOnce()) -> Result<()> {
+fn killed(
+    lab: &Lab,
+    reached: impl Fn(&Scenario) -> bool,
+    between: impl FnOnce(&Scenario<'_>) -> Result<()>,
+) -> Result<()> {
     let scenario = Scenario::begin(lab, &Setup::default())?;
     scenario.start_agents()?;
     let victim = scenario.victim()?.clone();
@@ -46,7 +55,7 @@ fn killed(lab: &Lab, reached: impl Fn(&Scenario) -> bool, between: impl FnOnce()
         started = scenario.kafkas()?;
         lab.note(format!("the agent is dead; Kafka on the standby: {started:?}"));
         ensure!(!scenario.journal().contains("\"ended\""), "the takeover was over already");
-        between();
+        between(&scenario)?;
         scenario.agent.start()
     })?;
     scenario.decided("healthy", PATIENCE)?;

@@ -10,6 +10,8 @@ use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
 use e2e::nfs::units::AGENT;
 use e2e::scenario::PATIENCE;
 use e2e::{Lab, eventually, story};
+use ontap_client::fake::{Fault, Table};
+use serde_json::json;
 
 /// What `deploy/systemd/README.md` says of the exposure of `understudy.service` where it mounts.
 const EXPOSURE: f64 = 5.4;
@@ -38,6 +40,44 @@ fn started_warm(scenario: &NfsScenario<'_>, agent: &GuestAgent) -> Result<()> {
     Ok(())
 }
 
+/// What an operator does before the first night: the standby itself is let in to a scratch volume, is denied,
+/// and finds out whether it can write. A storage that lies about it in every answer is found out.
+fn the_storage_is_verified(scenario: &NfsScenario<'_>) -> Result<()> {
+    let (agent, storage) = (scenario.agent(), &scenario.storage);
+    let server = scenario.server.address().to_string();
+    let verify = ["ontap", "verify", "--try", "--yes", "--aggregate", "aggr1", "--mount", &server];
+    let said = scenario.cli(agent, &[&verify[..], &["--report", "/tmp/verify.json"]].concat(), 0)?.stdout;
+    for words in [
+        "rule_bites (svm1): this host could not write",
+        "let_in_again (svm1): this host can write",
+        "0 differ",
+    ] {
+        ensure!(said.contains(words), "`verify` does not say {words:?}:\n{said}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&agent.guest().read("/tmp/verify.json")?)?;
+    ensure!(
+        report["differing"] == 0 && report["findings"].as_array().is_some_and(|all| all.len() > 15),
+        "{report}"
+    );
+
+    let cache = "/api/private/cli/vserver/export-policy";
+    let no_entry = json!({ "error": { "code": "4", "message": "entry doesn't exist" } });
+    storage.inject(
+        Fault::bites_late(Duration::from_secs(3600)).on("PATCH", "/api/protocols/nfs/export-policies"),
+    );
+    storage.inject(Fault::says(200, json!({ "num_records": 1 })).on("POST", cache));
+    storage.inject(Fault::says(404, no_entry).on("GET", cache));
+    let said = scenario.cli(agent, &verify, 1)?.stdout;
+    storage.heal();
+    // The caches show "none" of everybody, so that it is no proof. It was one once, and this host wrote after it.
+    let unproven = "has shown no access cache entry";
+    ensure!(said.contains(unproven) && !said.contains("WROTE after the proof"), "{said}");
+    let left =
+        storage.fake().world(|world| world.find(Table::Volumes, &[("name", "understudy_verify")]).is_some());
+    ensure!(!left, "the scratch volume is there still:\n{said}");
+    Ok(())
+}
+
 #[test]
 fn a_dead_machine_is_replaced_at_once_and_stays_out() {
     story("a_dead_machine_is_replaced_at_once_and_stays_out", |lab| {
@@ -47,6 +87,7 @@ fn a_dead_machine_is_replaced_at_once_and_stays_out() {
         scenario.cluster.create_topic("alone", 6, 1, 1)?;
         let warned = scenario.agent().cli(&["check"])?;
         ensure!(warned.stdout.contains("have no other replica"), "{warned:?}");
+        the_storage_is_verified(&scenario)?;
         scenario.start_agents()?;
         runs_as_shipped(lab, agent)?;
         ensure!(scenario.storage.owners("broker1") == ["b1"], "{:?}", scenario.storage.owners("broker1"));

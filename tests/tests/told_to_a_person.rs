@@ -13,16 +13,19 @@ use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, eventually, story};
 use serde_json::Value;
 
+/// A Kafka that dies is left to a person at once.
+const NO_RESTARTS: &[(&str, &str)] = &[("rejoin_restarts", "0")];
+
 #[test]
 fn what_a_person_is_told_to_do_brings_the_broker_back() {
     story("what_a_person_is_told_to_do_brings_the_broker_back", |lab| {
-        let setup = Setup { mode: "approve", ..Setup::default() };
+        let setup = Setup { mode: "approve", policy: NO_RESTARTS, ..Setup::default() };
         let scenario = Scenario::begin(lab, &setup)?;
         scenario.start_agents()?;
         let died = Instant::now();
         scenario.recovered_after(PATIENCE, || {
             abandoned_by_all(&scenario)?;
-            stuck_right_after_the_start(&scenario)
+            abandoned_right_after_the_start(&scenario)
         })?;
         // The first attempt was for the same fault: the outage is as long as it was, whoever ended it.
         let told = told(&scenario)?;
@@ -38,7 +41,8 @@ fn what_a_person_is_told_to_do_brings_the_broker_back() {
 fn a_registration_that_we_removed_is_no_clean_stop() {
     story("a_registration_that_we_removed_is_no_clean_stop", |lab| {
         // So soon that the list loses the broker as if it had been stopped.
-        let setup = Setup { policy: &[("host_down_after", "1s")], ..Setup::default() };
+        let policy = &[("host_down_after", "1s"), ("rejoin_restarts", "0")];
+        let setup = Setup { policy, ..Setup::default() };
         let scenario = Scenario::begin(lab, &setup)?;
         scenario.start_agents()?;
         scenario.recovered_after(PATIENCE, || {
@@ -92,7 +96,7 @@ fn abandoned_by_all(scenario: &Scenario<'_>) -> Result<()> {
     scenario.cli(&["ack", "--broker", "1", "--reason", "it is mounted again"], 0).map(drop)
 }
 
-fn stuck_right_after_the_start(scenario: &Scenario<'_>) -> Result<()> {
+fn abandoned_right_after_the_start(scenario: &Scenario<'_>) -> Result<()> {
     approve(scenario)?;
     dies_after_its_start(scenario, 2)?;
     approve(scenario)
@@ -107,7 +111,7 @@ fn dies_after_its_start(scenario: &Scenario<'_>, epoch: u32) -> Result<()> {
     })?;
     scenario.strike(&Fault::KillKafka("standby-1".to_owned()))?;
     let status = scenario.decided("escalate", PATIENCE)?;
-    ensure!(reason(&status) == "stuck", "{status}");
+    ensure!(reason(&status) == "abandoned_by_all", "{status}");
     let journal = scenario.journal_of(epoch);
     ensure!(journal.contains("removed the dead broker's registration"), "it was not removed:\n{journal}");
     asked_for(scenario, 4, "understudy ack")?;

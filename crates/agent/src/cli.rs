@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use recovery::drivers::storage::probe::ProbeAct;
 use tracing::level_filters::LevelFilter;
 
-pub use ontap::{BrokerOwner, Ontap, Provision, Style};
+pub use ontap::{BrokerOwner, Ontap, Provision, Style, Verify};
 
 /// Takes over Kafka brokers whose host died and whose log dirs live on shared storage.
 #[derive(Debug, Parser)]

@@ -149,7 +149,7 @@ pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow
         let events = world.ports.ledger.remembered(broker).await.unwrap_or_default();
         date(&mut takeover, failing_since(&events, &standing), seen.now.wall);
     }
-    let plan = plan(&takeover, standing.epoch.next(), &world.topology, &seen)?;
+    let plan = plan(&takeover, standing.epoch.next(), &world.topology, &world.policy, &seen)?;
     let blind = seen.blind.iter().map(|(signal, why)| format!("{signal}: {why}"));
     let blind = blind.chain(memory.unknown.map(|why| format!("daemon: {why}"))).collect();
     let advice = memory.decision.and_then(held).into_iter().collect();
@@ -256,6 +256,7 @@ mod tests {
             cause: Cause::Automatic,
             in_place: false,
             ended: Some("recovered".to_owned()),
+            ended_at: None,
             why: None,
             time_to_isr: None,
             phases: std::collections::BTreeMap::new(),

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use jiff::Timestamp;
 use recovery::drivers::clients::{self, own::OwnClients};
+use recovery::drivers::cluster::advertised::{self, ReachPage};
 use recovery::drivers::storage::nfs_client::NfsClient;
-use recovery::model::PeerView;
+use recovery::model::{BrokerId, PeerView};
+use recovery::ports::Cluster;
 use recovery::status::Status;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -43,6 +45,13 @@ struct Source {
     metrics: Arc<Metrics>,
 }
 
+/// What only peers are told.
+#[derive(Clone)]
+struct ForPeers {
+    own: Arc<OwnClients>,
+    cluster: Arc<dyn Cluster>,
+}
+
 /// Binds `listen`, so that a port in use is found before anything else starts.
 ///
 /// # Errors
@@ -65,10 +74,14 @@ pub async fn serve(
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
     own: Arc<OwnClients>,
+    cluster: Arc<dyn Cluster>,
 ) -> std::io::Result<()> {
-    let for_peers = Router::new().route(clients::PATH, get(clients_page)).with_state(own);
+    let for_peers = Router::new()
+        .route(clients::PATH, get(clients_page))
+        .route(&format!("{}{{broker}}", advertised::PATH), get(reach_page))
+        .with_state(ForPeers { own, cluster });
     let pages = pages(status, metrics).merge(for_peers);
-    axum::serve(listener, pages.into_make_service_with_connect_info::<SocketAddr>()).await
+    crate::serve::serve(listener, pages).await
 }
 
 /// The pages that can be read, wherever they are served.
@@ -88,7 +101,7 @@ async fn livez(State(source): State<Source>) -> Response {
     verdict(not_ticking(at, Timestamp::now()).into_iter().collect())
 }
 
-/// Whether the agent could decide now.
+/// Whether the agent could decide now, and which checks failed of what its takeover would need.
 async fn readyz(State(source): State<Source>) -> Response {
     let status = source.status.borrow().clone();
     let mut missing: Vec<String> = not_ticking(status.at, Timestamp::now()).into_iter().collect();
@@ -98,7 +111,11 @@ async fn readyz(State(source): State<Source>) -> Response {
     if !status.metadata_read {
         missing.push("no surviving broker gave its broker list lately".to_owned());
     }
-    verdict(missing)
+    let mut answer = verdict_of(missing);
+    // The detail: such a standby decides, and its takeover would fail.
+    let failed = status.checks.iter().filter(|seen| seen.found.failed());
+    failed.for_each(|seen| answer.1.push_str(&format!("not ready: {}\n", seen.found)));
+    answer.into_response()
 }
 
 fn not_ticking(at: Option<Timestamp>, now: Timestamp) -> Option<String> {
@@ -108,10 +125,14 @@ fn not_ticking(at: Option<Timestamp>, now: Timestamp) -> Option<String> {
 }
 
 fn verdict(missing: Vec<String>) -> Response {
+    verdict_of(missing).into_response()
+}
+
+fn verdict_of(missing: Vec<String>) -> (StatusCode, String) {
     if missing.is_empty() {
-        return "ok\n".into_response();
+        return (StatusCode::OK, "ok\n".to_owned());
     }
-    (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n")
 }
 
 async fn metrics_page(State(source): State<Source>) -> Response {
@@ -145,18 +166,34 @@ async fn view_page(State(source): State<Source>) -> Response {
 
 /// Who is connected to the brokers here, for the peers that may take them over.
 async fn clients_page(
-    State(own): State<Arc<OwnClients>>,
+    State(ForPeers { own, .. }): State<ForPeers>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
 ) -> Response {
     if !own.may_read(from.ip()) {
-        let why = format!(
-            "only peers are told, and {} is not the address in the url of a [[peer]] here\n",
-            from.ip()
-        );
-        return (StatusCode::FORBIDDEN, why).into_response();
+        return only_peers(from);
     }
     match own.page().await {
         Ok(page) => Json(page.as_ref()).into_response(),
         Err(error) => verdict(vec![format!("the kernel does not tell its connections: {error}")]),
     }
+}
+
+/// Whether what the cluster advertises for a broker leads to it from this host. A peer asks that before it
+/// calls the broker back; it names no address, so that nobody can have this agent dial what he likes.
+async fn reach_page(
+    State(ForPeers { own, cluster }): State<ForPeers>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    Path(broker): Path<i32>,
+) -> Response {
+    if !own.may_read(from.ip()) {
+        return only_peers(from);
+    }
+    let (host, found) = (own.host().clone(), cluster.reach(BrokerId(broker)).await);
+    Json(ReachPage { host, found }).into_response()
+}
+
+fn only_peers(from: SocketAddr) -> Response {
+    let why =
+        format!("only peers are told, and {} is not the address in the url of a [[peer]] here\n", from.ip());
+    (StatusCode::FORBIDDEN, why).into_response()
 }

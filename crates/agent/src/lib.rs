@@ -2,6 +2,7 @@
 //!
 //! A library only so that tests reach its parts; the binary `understudy` is [`run`].
 
+mod checks;
 pub mod cli;
 mod commands;
 pub mod config;
@@ -11,6 +12,7 @@ pub mod http;
 mod orders;
 mod output;
 pub mod refusal;
+mod serve;
 pub mod service;
 mod socket;
 pub mod telemetry;

@@ -38,6 +38,10 @@ pub enum Refusal {
     NameTaken,
     /// Another host is registered as the home of the broker.
     WrongHome,
+    /// A newer understudy has written something to the ledger that this one cannot read.
+    LedgerNewer,
+    /// The ledger has an older epoch than this host has seen.
+    LedgerWentBack,
     /// An unfinished takeover of this host may still be writing.
     StillWriter,
     /// Kafka of a broker that is not this host's runs here.
@@ -52,7 +56,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every one.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::EpochOpen,
         Self::Paused,
         Self::OwnsAlready,
@@ -66,6 +70,8 @@ impl Refusal {
         Self::LedgerForeign,
         Self::NameTaken,
         Self::WrongHome,
+        Self::LedgerNewer,
+        Self::LedgerWentBack,
         Self::StillWriter,
         Self::KafkaRuns,
         Self::AddressHere,
@@ -90,6 +96,8 @@ impl Refusal {
             Self::LedgerForeign => Distrust::LedgerForeign.label(),
             Self::NameTaken => Distrust::NameTaken.label(),
             Self::WrongHome => Distrust::WrongHome.label(),
+            Self::LedgerNewer => Distrust::LedgerNewer.label(),
+            Self::LedgerWentBack => Distrust::LedgerWentBack.label(),
             Self::StillWriter => "still_writer",
             Self::KafkaRuns => "kafka_runs",
             Self::AddressHere => "address_here",
@@ -111,6 +119,8 @@ impl From<Distrust> for Refusal {
             Distrust::LedgerForeign => Self::LedgerForeign,
             Distrust::NameTaken => Self::NameTaken,
             Distrust::WrongHome => Self::WrongHome,
+            Distrust::LedgerNewer => Self::LedgerNewer,
+            Distrust::LedgerWentBack => Self::LedgerWentBack,
         }
     }
 }

@@ -160,6 +160,8 @@ fn line(status: &Status) -> String {
     if !status.metadata_read {
         parts.push("no broker gives its broker list".to_owned());
     }
+    let failed = status.checks.iter().filter(|seen| seen.found.failed());
+    parts.extend(failed.map(|seen| format!("not ready: {}", seen.found.check)));
     let line = format!("mode {}; {}", status.mode.word(), parts.join("; "));
     line.chars().filter(|c| !c.is_control()).take(LINE).collect()
 }
@@ -181,7 +183,9 @@ mod tests {
             ledger_read: true,
             metadata_read: true,
             blind: [].into(),
+            checks: Vec::new(),
             brokers: Vec::new(),
+            down: Vec::new(),
             view: None,
         }
     }

@@ -36,6 +36,7 @@ use crate::config::{self, Config};
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
 
 /// Everything a command needs of the world.
+#[derive(Clone)]
 pub(crate) struct World {
     /// What is configured.
     pub(crate) topology: Topology,
@@ -73,7 +74,10 @@ impl World {
         leases(config, &mut topology);
         let listeners: BTreeMap<BrokerId, Endpoint> =
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
+        // The very ones that are signals: those know which of them live.
+        let peers: Vec<Arc<Peer>> = peers(config)?.into_iter().map(Arc::new).collect();
         let cluster = KafkaCluster::new(config.cluster.clone(), listeners.clone()).map_err(bad("cluster"))?;
+        let cluster = cluster.with_peers(peers.clone());
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
@@ -91,6 +95,7 @@ impl World {
         };
         let logs = KafkaLogs::new(listeners.clone());
         let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
+        signals.extend(peers.into_iter().map(|peer| peer as Arc<dyn HealthSignal>));
         signals.push(logs.clone());
         signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
         Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
@@ -200,9 +205,6 @@ fn signals(
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
-    for peer in peers(config)? {
-        signals.push(Arc::new(peer));
-    }
     for canary in &config.canaries {
         let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
         signals.push(Arc::new(canary));

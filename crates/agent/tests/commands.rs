@@ -226,7 +226,7 @@ fn check_names_everything_that_is_missing() {
     assert_eq!(verdict("fence of kafka-1"), ["fail"]);
     assert_eq!(verdict("controllers"), ["warn"]);
     assert_eq!(verdict("broker 1: storage"), ["ok"]);
-    assert_eq!(verdict("broker 1: Kafka here").len(), 6);
+    assert_eq!(verdict("broker 1: Kafka here").len(), 7);
 }
 
 /// A running agent, stopped at the end whatever happens.

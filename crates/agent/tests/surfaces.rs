@@ -16,7 +16,7 @@ use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, PeerView, ProbeOutcome, VolumeUse};
 use recovery::plan::{Phase, Plan};
 use recovery::policy::Mode;
-use recovery::ports::{EventSink, HealthSignal, Note};
+use recovery::ports::{Cluster, EventSink, HealthSignal, Note};
 use recovery::status::{BrokerStatus, Status};
 use recovery::testing::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,7 +44,9 @@ fn status(at: Option<Timestamp>) -> Status {
         ledger_read: true,
         metadata_read: true,
         blind: [].into(),
+        checks: Vec::new(),
         brokers: vec![broker],
+        down: Vec::new(),
         view: None,
     }
 }
@@ -53,6 +55,11 @@ fn status(at: Option<Timestamp>) -> Status {
 fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
     let addresses = ["192.0.2.11".parse().unwrap()].into();
     Arc::new(OwnClients::new("standby-1".into(), addresses, readers.iter().copied().collect()))
+}
+
+/// What a peer is told of is reached.
+fn cluster() -> Arc<dyn Cluster> {
+    Arc::new(World::new())
 }
 
 fn emit(metrics: &Metrics, at: Timestamp, what: What) {
@@ -75,7 +82,7 @@ async fn the_pages_follow_the_snapshot() {
     let (set, seen) = watch::channel(status(None));
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default()), own(&[])));
+    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default()), own(&[]), cluster()));
 
     let (head, body) = get(address, "/livez").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
@@ -116,7 +123,8 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     let (set, served) = watch::channel(seen.borrow().clone());
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages = tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default()), own(&[])));
+    let pages =
+        tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default()), own(&[]), cluster()));
     let (head, body) = get(address, "/v1/view").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
 
@@ -163,7 +171,8 @@ async fn who_is_connected_is_told_to_peers_only() {
     ] {
         let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let serve = http::serve(listener, seen.clone(), Arc::new(Metrics::default()), own(&readers));
+        let serve =
+            http::serve(listener, seen.clone(), Arc::new(Metrics::default()), own(&readers), cluster());
         let pages = tokio::spawn(serve);
         let (head, body) = get((here, port).into(), "/v1/clients").await;
         assert!(head.contains(status) && body.contains(said), "{head}\n{body}");
@@ -175,6 +184,46 @@ async fn who_is_connected_is_told_to_peers_only() {
         assert!(get(([127, 0, 0, 1], port).into(), "/v1/clients").await.0.contains(" 200 "));
         pages.abort();
     }
+}
+
+/// Another agent dials what its own cluster advertises, for peers only, and whoever asks names a broker.
+#[tokio::test]
+async fn whether_a_broker_is_reached_from_here_is_told_to_peers_only() {
+    let (_, seen) = Cycle::new(World::topology(), World::policy(), World::new().ports());
+    let Some(here) = address_of_this_host() else {
+        return eprintln!("SKIPPED: this host has no address but the loopback's");
+    };
+    let world = World::new();
+    let serve = |readers: &[IpAddr], listener| {
+        http::serve(
+            listener,
+            seen.clone(),
+            Arc::new(Metrics::default()),
+            own(readers),
+            Arc::new(world.clone()),
+        )
+    };
+    let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pages = tokio::spawn(serve(&[], listener));
+    let (head, body) = get((here, port).into(), "/v1/reach/1").await;
+    assert!(head.contains(" 403 ") && body.contains("only peers are told"), "{head}\n{body}");
+    pages.abort();
+
+    let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pages = tokio::spawn(serve(&[here], listener));
+    let (head, body) = get((here, port).into(), "/v1/reach/1").await;
+    let says = r#"{"host":"standby-1","reach":"reached","at":"10.0.0.1:9092"}"#;
+    assert!(head.contains(" 200 ") && body == says, "{head}\n{body}");
+    world.truth().advertises_elsewhere = true;
+    let (_, body) = get((here, port).into(), "/v1/reach/1").await;
+    assert!(body.contains("unreached") && body.contains("nobody answers there"), "{body}");
+    for path in ["/v1/reach/10.0.0.9:22", "/v1/reach/", "/v1/reach/1/10.0.0.9:22"] {
+        let (head, _) = get((here, port).into(), path).await;
+        assert!(head.contains(" 400 ") || head.contains(" 404 "), "{path}: {head}");
+    }
+    pages.abort();
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use reqwest::redirect::Policy;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::secrets::Secrets;
 use crate::tls::{self, Auth, Tls};
 
 /// What a deadline beyond the clock's range becomes.
@@ -143,8 +144,9 @@ impl ClientBuilder {
             .build()
             .map_err(|e| Error::setup("no HTTP client", e))?;
         let Self { auth, deadline, attempt_limit, retry, page_size, app, .. } = self;
-        let shared = Shared { http, origin, auth, attempt_limit, retry, page_size, app };
-        Ok(Client { shared: Arc::new(shared), deadline, svm: None })
+        let secrets = auth.secrets();
+        let shared = Shared { http, origin, auth, secrets, attempt_limit, retry, page_size, app };
+        Ok(Client { shared: Arc::new(shared), deadline, svm: None, spares_others: false })
     }
 }
 
@@ -177,6 +179,7 @@ pub(crate) struct Shared {
     pub(crate) http: reqwest::Client,
     pub(crate) origin: Url,
     pub(crate) auth: Auth,
+    pub(crate) secrets: Secrets,
     pub(crate) attempt_limit: Duration,
     pub(crate) retry: Retry,
     pub(crate) page_size: Option<u32>,
@@ -193,6 +196,7 @@ pub struct Client {
     pub(crate) shared: Arc<Shared>,
     deadline: Duration,
     pub(crate) svm: Option<String>,
+    pub(crate) spares_others: bool,
 }
 
 impl Client {
@@ -223,6 +227,13 @@ impl Client {
     #[must_use]
     pub fn in_svm(&self, svm: impl Into<String>) -> Self {
         Self { svm: Some(svm.into()), ..self.clone() }
+    }
+
+    /// The same client, which has nodes forget nothing but what it names: where ONTAP does not know the
+    /// narrow order for this account, [`flush_access_cache`](Self::flush_access_cache) is an error.
+    #[must_use]
+    pub fn sparing_others(&self) -> Self {
+        Self { spares_others: true, ..self.clone() }
     }
 
     /// The address, without a path.

@@ -19,8 +19,9 @@ pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 mod code {
     pub(super) const DUPLICATE: i64 = 1;
     pub(super) const UNSUPPORTED: i64 = 3;
+    pub(super) const NO_ENTRY: i64 = 4;
     /// Any object; a UUID; a volume's UUID; an export policy.
-    pub(super) const NOT_FOUND: [i64; 4] = [4, 8_586_226, 918_235, 1_703_954];
+    pub(super) const NOT_FOUND: [i64; 4] = [NO_ENTRY, 8_586_226, 918_235, 1_703_954];
     pub(super) const DENIED: i64 = 6;
     /// Anything; a volume whose job failed or is under way, that is being made, that another operation holds,
     /// or that is busy; a mirror in transfer.
@@ -99,7 +100,7 @@ pub enum Error {
     #[error("{0}: login refused; check user and password, the certificate, or whether the token has expired")]
     Unauthorized(Box<Refusal>),
     /// The account may not do this (HTTP 403, code 6, code 6691623).
-    #[error("{0}: permission denied; give the account's role access to this path")]
+    #[error("{0}: permission denied; give the account's role access to this path: `{line}`", line = .0.role_line())]
     PermissionDenied(Box<Refusal>),
     /// There is no such object (HTTP 404 with a code of ONTAP's, code 4). A 404 without one is not ONTAP's
     /// own.
@@ -193,6 +194,19 @@ impl Error {
             Self::Unconfirmed { source, .. } => matches!(**source, Self::NotFound(_)),
             _ => false,
         }
+    }
+
+    /// Whether ONTAP's own answer was that there is no such entry, and nothing else: its status, its code and
+    /// its words, about no field in particular. The command line has the same code for a name that it does
+    /// not know, and for what it could not look at.
+    pub(crate) fn is_no_entry(&self) -> bool {
+        let Self::NotFound(refusal) = self else { return false };
+        let said = refusal.message.trim();
+        let said = said.strip_suffix('.').unwrap_or(said);
+        matches!(refusal.status, 400 | 404)
+            && refusal.code == Some(code::NO_ENTRY)
+            && refusal.target.is_none()
+            && said.eq_ignore_ascii_case("entry doesn't exist")
     }
 
     /// Whether something was not found: the object that was asked for or, if a job failed for it, any other.
@@ -291,6 +305,13 @@ pub struct Request {
     pub path: String,
 }
 
+impl Request {
+    /// Whether it is one of the passthrough.
+    pub(crate) fn is_the_command_lines(&self) -> bool {
+        self.path.starts_with("/api/private/cli/")
+    }
+}
+
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.path)
@@ -336,6 +357,24 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
 }
 
+/// What a role names where what is below it belongs together.
+const ROLE_PATHS: [&str; 10] = [
+    "/api/cluster",
+    "/api/network/ip/interfaces",
+    "/api/private/cli/volume",
+    "/api/private/cli/vserver/export-policy",
+    "/api/protocols/locks",
+    "/api/protocols/nfs",
+    "/api/snapmirror/relationships",
+    "/api/storage/aggregates",
+    "/api/storage/qtrees",
+    "/api/storage/volumes",
+];
+
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('/')
+}
+
 impl Refusal {
     pub(crate) fn into_error(self) -> Error {
         let refusal = Box::new(self);
@@ -357,18 +396,29 @@ impl Refusal {
     pub(crate) fn is_passing(&self) -> bool {
         match self.status {
             429 => true,
-            500 => !self.is_the_command_lines() || self.code.is_none_or(|code| code::PASSING.contains(&code)),
+            500 => {
+                !self.request.is_the_command_lines()
+                    || self.code.is_none_or(|code| code::PASSING.contains(&code))
+            }
             status => status > 500,
         }
+    }
+
+    /// The line that a role lacks at least, for ONTAP's command line.
+    #[must_use]
+    pub fn role_line(&self) -> String {
+        let Request { method, path } = &self.request;
+        let known = ROLE_PATHS.iter().find(|known| path.strip_prefix(*known).is_some_and(is_below));
+        let access = if *method == "GET" { "readonly" } else { "all" };
+        format!(
+            "security login rest-role create -role ROLE -api {} -access {access}",
+            known.copied().unwrap_or(path)
+        )
     }
 
     /// Whether the system, for all we know, may have begun on it before it failed.
     pub(crate) fn leaves_effect_open(&self) -> bool {
         self.status >= 500 && self.is_passing()
-    }
-
-    fn is_the_command_lines(&self) -> bool {
-        self.request.path.starts_with("/api/private/cli/")
     }
 }
 

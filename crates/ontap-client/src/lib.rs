@@ -9,8 +9,10 @@ mod job;
 mod page;
 mod query;
 mod resources;
+mod secrets;
 mod send;
 mod tls;
+mod unique;
 mod value;
 
 pub use client::{Client, ClientBuilder, Retry};
@@ -18,6 +20,7 @@ pub use error::{BoxError, Error, FailedJob, Refusal, Request, Result};
 pub use job::{Job, JobState};
 pub use query::Query;
 pub use resources::*;
+pub use secrets::Secrets;
 pub use send::Repeat;
 pub use tls::{Auth, Fingerprint, Tls};
 pub use value::Reference;

@@ -22,10 +22,40 @@ const MOST_PAGES: usize = 10_000;
 struct Page {
     #[serde(default)]
     records: Option<Vec<Value>>,
-    #[serde(default, deserialize_with = "value::number")]
-    num_records: Option<usize>,
+    #[serde(default)]
+    num_records: Value,
     #[serde(default, rename = "_links", deserialize_with = "value::part")]
     links: Links,
+}
+
+impl Page {
+    /// How many records ONTAP says that there are, if it says so; or what it says in the place of a number.
+    fn said(&self) -> Result<Option<usize>, String> {
+        match value::number(&self.num_records) {
+            Ok(None) if !self.num_records.is_null() => Err(self.num_records.to_string()),
+            read => read.map_err(|_| self.num_records.to_string()),
+        }
+    }
+}
+
+/// Where the command line, and REST beside a list, say that something went wrong.
+const COMPLAINTS: [&str; 5] = ["cli_output", "warning", "warnings", "message", "messages"];
+
+/// As much of a complaint as is told.
+const COMPLAINT_CHARS: usize = 200;
+
+/// What an answer says beside its list, that a list which is whole has no reason to say.
+fn complaint_in(body: &Value) -> Option<String> {
+    let is_said = |value: &&Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.trim().is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    let said = |key: &str| body.get(key).filter(is_said).map(|value| format!("`{key}`: {value}"));
+    let complaint = COMPLAINTS.into_iter().find_map(said)?;
+    Some(complaint.chars().take(COMPLAINT_CHARS).collect())
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -114,6 +144,7 @@ impl Call<'_> {
     ) -> Result<Option<String>> {
         let request = answer.request.clone();
         let reason = fault_in(&answer.body).or_else(|| failure_in(&answer.body));
+        let said = page.said();
         let Some(came) = page.records else {
             if records.is_empty() {
                 // Not a list that was cut short, but a refusal.
@@ -128,8 +159,18 @@ impl Call<'_> {
         if let Some(fault) = reason {
             return Err(Error::Partial { request, got, why: fault.to_string() });
         }
-        if let Some(said) = page.num_records.filter(|said| *said != came.len()) {
+        let miscounted = match said {
+            Ok(said) => said.filter(|said| *said != came.len()).map(|said| said.to_string()),
+            Err(odd) => Some(odd),
+        };
+        if let Some(said) = miscounted {
             let why = format!("a page of {said} records holds {}", came.len());
+            return Err(Error::Partial { request, got, why });
+        }
+        // "None" beside a complaint is no list; and the command line complains of what it could not ask.
+        if (came.is_empty() || request.is_the_command_lines())
+            && let Some(why) = complaint_in(&answer.body)
+        {
             return Err(Error::Partial { request, got, why });
         }
         for (n, record) in came.into_iter().enumerate() {
@@ -192,7 +233,7 @@ impl Call<'_> {
             touched = true;
             if !answer.body.is_null() {
                 let page = Page::deserialize(&answer.body).map_err(|e| answer.not_understood(e))?;
-                deleted += page.num_records.unwrap_or_default() as u64;
+                deleted += page.said().ok().flatten().unwrap_or_default() as u64;
             }
             if let Some(fault) = fault_in(&answer.body).or_else(|| failure_in(&answer.body)) {
                 let got = usize::try_from(deleted).unwrap_or(usize::MAX);

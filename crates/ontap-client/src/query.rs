@@ -60,6 +60,21 @@ impl Query {
         self
     }
 
+    /// Only records of these volumes, and of the constituents that they may have; none: of all. A name with
+    /// letters that no volume has gets no pattern, for ONTAP would read them as something else.
+    ///
+    /// # Errors
+    /// As [`equal`](Self::equal), of any of them.
+    pub(crate) fn of_volumes(self, field: &str, volumes: &[&str]) -> Result<Self> {
+        if volumes.is_empty() {
+            return Ok(self);
+        }
+        let plain = |name: &&&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let constituents = |name: &&str| format!("|{name}__*|{name}_0*");
+        let patterns: String = volumes.iter().filter(plain).map(constituents).collect();
+        Ok(self.any_of(field, volumes)?.and_any(field, &patterns))
+    }
+
     /// As [`maybe`](Self::maybe), for an IP address. It is asked for as ONTAP writes addresses: in any other
     /// spelling it might match nothing, which would look as if there were nothing.
     ///

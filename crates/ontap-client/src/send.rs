@@ -19,13 +19,15 @@ use crate::client::{Call, Client};
 use crate::error::{Error, Fault, Refusal, Request, Result};
 use crate::job::after_change;
 use crate::query::Query;
+use crate::secrets::Secrets;
 use crate::tls::Auth;
+use crate::unique::Unique;
 
 /// How much of an answer that is not ONTAP's own is shown.
 const EXCERPT: usize = 200;
 
-/// Many times a page of 10 000 records.
-const LONGEST_BODY: usize = 256 << 20;
+/// Twice a page of 10 000 locks.
+const LONGEST_BODY: usize = 16 << 20;
 
 /// Whether a request may be repeated when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,11 +98,12 @@ pub(crate) struct Answer {
     pub(crate) is_change: bool,
     /// Whether an attempt before this one may be in force, whatever is said here.
     effect_open: bool,
+    secrets: Secrets,
 }
 
 impl Answer {
     pub(crate) fn not_understood(&self, what: impl ToString) -> Error {
-        unreadable(&self.request, self.is_change, what)
+        unreadable(&self.request, self.is_change, self.secrets.redact(&what.to_string()))
     }
 
     /// The error that the request ends with, for what was found in its answer.
@@ -114,8 +117,8 @@ impl Answer {
     }
 }
 
-fn unreadable(request: &Request, is_change: bool, what: impl ToString) -> Error {
-    let error = Error::Decode { request: request.clone(), what: what.to_string() };
+fn unreadable(request: &Request, is_change: bool, what: String) -> Error {
+    let error = Error::Decode { request: request.clone(), what };
     if is_change { Error::Unconfirmed { request: request.clone(), source: Box::new(error) } } else { error }
 }
 
@@ -266,18 +269,22 @@ impl Call<'_> {
         };
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = body(response, &request).await?;
+        let secrets = self.client.shared.secrets.clone();
         if !status.is_success() {
-            return Err(refused(request, status, &headers, &bytes));
+            return Err(refused(request, status, &headers, &bytes, &secrets));
         }
         let is_change = ask.is_change();
-        let answer = |request, body| Answer { request, status, body, is_change, effect_open: false };
+        let answer = |request, mut body| {
+            secrets.redact_answer(&mut body);
+            Answer { request, status, body, is_change, effect_open: false, secrets }
+        };
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(answer(request, Value::Null));
         }
         match serde_json::from_slice(&bytes) {
-            Ok(body) => Ok(answer(request, body)),
+            Ok(Unique(body)) => Ok(answer(request, body)),
             Err(error) => {
-                let error = Error::Decode { request, what: format!("no JSON: {error}") };
+                let error = Error::Decode { request, what: format!("no sound JSON: {error}") };
                 Err(Miss { error, again: Again::Never, effect_open: true })
             }
         }
@@ -361,15 +368,23 @@ struct ErrorBody {
     error: Fault,
 }
 
-fn refused(request: Request, status: StatusCode, headers: &HeaderMap, bytes: &[u8]) -> Miss {
+fn refused(
+    request: Request,
+    status: StatusCode,
+    headers: &HeaderMap,
+    bytes: &[u8],
+    secrets: &Secrets,
+) -> Miss {
     let fault = serde_json::from_slice::<ErrorBody>(bytes).unwrap_or_default().error;
-    let message = fault.message.unwrap_or_else(|| excerpt(bytes));
+    let message = fault.message.map(|message| secrets.redact(&message));
+    // Before it is cut, or the begin of a secret would be left.
+    let message = message.unwrap_or_else(|| excerpt(&secrets.redact(&String::from_utf8_lossy(bytes))));
     let refusal = Refusal {
         request,
         status: status.as_u16(),
         code: fault.code,
         message,
-        target: fault.target,
+        target: fault.target.map(|target| secrets.redact(&target)),
         retry_after: retry_after(headers),
     };
     let again = match refusal.status {
@@ -387,8 +402,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     text.trim().parse().ok().map(Duration::from_secs)
 }
 
-fn excerpt(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+fn excerpt(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() {
         return "no reason given".to_owned();

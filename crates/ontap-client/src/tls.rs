@@ -12,6 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::error::{Error, Result};
+use crate::secrets::Secrets;
 
 /// Which server the client takes for ONTAP.
 ///
@@ -107,6 +108,21 @@ pub enum Auth {
     },
     /// A token of an OAuth 2.0 authority. ONTAP 9.14 or newer.
     Bearer(SecretString),
+}
+
+impl Auth {
+    /// What a server that repeats its request would give away.
+    pub(crate) fn secrets(&self) -> Secrets {
+        match self {
+            Self::Basic { user, password } => {
+                let password = password.expose_secret();
+                Secrets::of([password, &format!("{user}:{password}")])
+            }
+            Self::Bearer(token) => Secrets::of([token.expose_secret()]),
+            // It is not sent.
+            Self::Certificate { .. } => Secrets::default(),
+        }
+    }
 }
 
 /// What the HTTP client needs. The provider is named here, so that nothing is installed for the whole

@@ -64,8 +64,10 @@ macro_rules! open_enum {
 
         impl From<&str> for $name {
             fn from(word: &str) -> Self {
+                // A release may write them in capitals, as the command line does.
+                let is = |known: &str| word.trim().eq_ignore_ascii_case(known);
                 match word {
-                    $($word => Self::$variant,)+
+                    $(_ if is($word) => Self::$variant,)+
                     other => Self::Unknown(other.to_owned()),
                 }
             }
@@ -144,7 +146,7 @@ where
 /// A boolean, also as a string.
 pub(crate) fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
     let text = scalar(deserializer)?.unwrap_or_default();
-    Ok(match text.as_str() {
+    Ok(match text.trim().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "enabled" => Some(true),
         "false" | "no" | "off" | "disabled" => Some(false),
         _ => None,
@@ -190,6 +192,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Polarity;
 
     #[derive(Debug, Deserialize)]
     struct Odd {
@@ -218,9 +221,27 @@ mod tests {
         ] {
             assert_eq!(odd(json!({ "size": value })).size, size);
         }
-        for (value, on) in [(json!(true), Some(true)), (json!("false"), Some(false)), (json!("maybe"), None)]
-        {
+        for (value, on) in [
+            (json!(true), Some(true)),
+            (json!("false"), Some(false)),
+            (json!(" FALSE"), Some(false)),
+            (json!("Enabled"), Some(true)),
+            (json!("maybe"), None),
+        ] {
             assert_eq!(odd(json!({ "on": value })).on, on);
+        }
+    }
+
+    #[test]
+    fn words_are_the_same_in_capitals() {
+        for (word, read) in [
+            ("NEGATIVE", Polarity::Negative),
+            (" Negative", Polarity::Negative),
+            ("Positive", Polarity::Positive),
+            ("negatives", Polarity::Unknown("negatives".to_owned())),
+            ("", Polarity::Unknown(String::new())),
+        ] {
+            assert_eq!(serde_json::from_value::<Polarity>(json!(word)).unwrap(), read, "{word}");
         }
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ontap_client::fake::{Fake, Fault, World};
 use ontap_client::{
-    Auth, Client, ConnectionQuery, Error, ExportRule, Fingerprint, InterfaceQuery, Interval, LockQuery,
-    MetricsOf, MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange, NfsClientQuery,
-    Result, Retry, Tls, VolumeChange,
+    Auth, Client, ConnectionQuery, Error, ExportRule, Fingerprint, FlushAnswer, InterfaceQuery, Interval,
+    LockQuery, MetricsOf, MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange,
+    NfsClientQuery, Polarity, Result, Retry, Tls, VolumeChange,
 };
 
 const GIB: u64 = 1 << 30;
@@ -133,7 +133,7 @@ async fn an_owner_is_replaced_and_its_locks_are_broken() {
     assert!(rules.len() == 1 && rules[0].is_for(&["10.0.0.102"]));
     assert!(!fake.allows(old(), "kafka01").may_write());
     let mut which = LockQuery::in_svm("svm1");
-    (which.volume, which.client_address) = (Some("kafka01"), Some("10.0.0.101"));
+    (which.volumes, which.client_address) = (&["kafka01"], Some("10.0.0.101"));
     let locks = client.locks(&which).await.unwrap();
     assert!(
         locks.len() == 2 && locks.iter().all(|lock| lock.protocol.as_ref().is_some_and(|one| one.is_nfs4()))
@@ -241,7 +241,7 @@ async fn refusals_are_told_apart() {
         world.deny("admin", "/api/private/cli/vserver");
     });
     assert!(client.aggregates().await.unwrap().visible().is_none(), "as on FSx");
-    assert!(client.flush_access_cache("svm1", None).await.unwrap_err().is_not_visible());
+    assert!(client.flush_access_cache("svm1", "node-01", "broker-1").await.unwrap_err().is_not_visible());
 }
 
 #[tokio::test]
@@ -251,8 +251,73 @@ async fn a_change_that_bites_late_is_helped_by_a_flush() {
     fake.inject(Fault::bites_late(Duration::from_secs(3600)));
     hand_over(&client, policy).await.unwrap();
     assert!(fake.allows(old(), "kafka01").may_write());
-    client.flush_access_cache("svm1", None).await.unwrap();
+    client.flush_access_cache("svm1", "node-01", "broker-1").await.unwrap();
     assert!(!fake.allows(old(), "kafka01").may_write());
+}
+
+#[tokio::test]
+async fn what_a_node_remembers_is_read_back() {
+    let (fake, client, policy, _) = with_volume().await;
+    let entry = async || client.access_cache_entry("svm1", "node-01", "broker-1", old()).await.unwrap();
+    assert!(fake.allows(old(), "kafka01").may_write());
+    // One client is forgotten, and no other; that there is nothing to forget is no refusal.
+    let other: IpAddr = [10, 0, 0, 9].into();
+    let forget = async |who| client.flush_access_cache_entry("svm1", "node-01", "broker-1", who).await;
+    assert_eq!(forget(other).await.unwrap(), FlushAnswer::Counted);
+    assert!(entry().await.is_some());
+    assert_eq!(forget(old()).await.unwrap(), FlushAnswer::Counted);
+    assert_eq!(entry().await, None);
+    let gone = serde_json::json!({ "error": { "code": "4", "message": "entry doesn't exist" } });
+    fake.inject(Fault::says(404, gone).on("POST", "/api/private/cli").first(1));
+    assert!(matches!(forget(old()).await.unwrap(), FlushAnswer::Unclear(_)));
+    assert!(fake.allows(old(), "kafka01").may_write());
+    assert_eq!(entry().await.unwrap().polarity, Some(Polarity::Positive));
+    hand_over(&client, policy).await.unwrap();
+    assert!(!fake.allows(old(), "kafka01").may_write());
+    assert_eq!(entry().await.unwrap().polarity, Some(Polarity::Negative));
+    let path = client.check_access("svm1", "kafka01", old()).await.unwrap();
+    assert!(path.len() == 2 && !path[0].is_denied() && path[1].is_denied(), "{path:?}");
+    assert_eq!((path[1].policy.as_deref(), path[1].rule_index), (Some("broker-1"), Some(0)));
+    // A release that does not know the field still says whether there is an entry.
+    fake.world(|world| world.does_not_know("polarity"));
+    assert_eq!(entry().await.unwrap().polarity, None);
+    assert_eq!(client.flush_access_cache("svm1", "node-01", "broker-1").await.unwrap(), FlushAnswer::Counted);
+    assert_eq!(entry().await, None);
+    // That there is no such thing to be asked is not that there is no entry.
+    fake.world(|world| world.deny("admin", "/api/private/cli/vserver"));
+    let error = client.access_cache_entry("svm1", "node-01", "broker-1", old()).await.unwrap_err();
+    assert!(error.is_not_visible(), "{error}");
+}
+
+#[tokio::test]
+async fn an_empty_policy_is_empty_however_it_is_answered() {
+    let (fake, client, _, _) = with_volume().await;
+    let empty = fake.world(|world| world.policy("svm1", "empty", &[]));
+    let empty = u64::try_from(empty).unwrap();
+    assert_eq!(client.export_rules(empty).await.unwrap(), []);
+    for status in [400, 404] {
+        let body = serde_json::json!({ "error": { "code": "4", "message": "entry doesn't exist" } });
+        fake.inject(Fault::says(status, body).on("GET", RULES).first(1));
+        assert_eq!(client.export_rules(empty).await.unwrap(), []);
+    }
+    assert!(
+        client.export_rules(7).await.unwrap_err().is_not_found(),
+        "a policy that is not there is no empty one"
+    );
+}
+
+#[tokio::test]
+async fn qtrees_and_their_policies_are_seen() {
+    let (fake, client, _, _) = with_volume().await;
+    fake.world(|world| world.qtree("kafka01", "logs", "default"));
+    let qtrees = client.qtrees("svm1", &["kafka01"]).await.unwrap().visible().unwrap();
+    let of = |qtree: &ontap_client::Qtree| {
+        (qtree.name.clone().unwrap_or_default(), qtree.export_policy.name.clone())
+    };
+    let expected =
+        [(String::new(), Some("broker-1".to_owned())), ("logs".to_owned(), Some("default".to_owned()))];
+    assert_eq!(qtrees.iter().map(of).collect::<Vec<_>>(), expected);
+    assert!(qtrees[0].is_the_volume() && !qtrees[1].is_the_volume());
 }
 
 #[tokio::test]
@@ -304,15 +369,17 @@ async fn who_reaches_which_volume_is_seen_in_two_requests() {
     assert!(volumes[0].nas.export_policy.is_named("broker-1"));
     assert_eq!(volumes[0].nas.junction.as_deref(), Some("/kafka01"));
     let of = |name: &str| policies.iter().find(|policy| policy.name == name).unwrap();
-    assert_eq!((of("broker-1").id, of("broker-1").rules.len(), of("default").rules.len()), (policy, 1, 0));
-    assert!(of("broker-1").rules[0].is_for(&["10.0.0.101"]));
-    assert_eq!(of("two").rules.iter().map(|rule| rule.index).collect::<Vec<_>>(), [1, 2]);
+    let rules = |name: &str| of(name).rules.clone().unwrap();
+    assert_eq!((of("broker-1").id, rules("broker-1").len(), rules("default").len()), (policy, 1, 0));
+    assert!(rules("broker-1")[0].is_for(&["10.0.0.101"]));
+    assert_eq!(rules("two").iter().map(|rule| rule.index).collect::<Vec<_>>(), [1, 2]);
 
     // ONTAP 9.18 says when it has left rules out.
     fake.world(|world| {
         let cut = serde_json::json!({ "are_rules_truncated": true });
         world.update(ontap_client::fake::Table::Policies, &[("name", "two")], cut)
     });
-    let error = client.export_policy_rules("svm1").await.unwrap_err();
-    assert!(matches!(&error, Error::Partial { got: 2, .. }) && error.to_string().contains("two"), "{error}");
+    let policies = client.export_policy_rules("svm1").await.unwrap();
+    let of = |name: &str| policies.iter().find(|policy| policy.name == name).unwrap().rules.clone();
+    assert!(of("two").unwrap_err().contains("cut off") && of("broker-1").is_ok());
 }

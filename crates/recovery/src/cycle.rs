@@ -10,9 +10,12 @@ use tokio::task::{self, JoinSet};
 
 use crate::decide::{Decision, HoldReason, decide, sentences};
 use crate::event::{Event, What};
-use crate::model::{BrokerId, Cause, Epoch, Evidence, HostName, Moment, Succession, Topology};
+use crate::model::{
+    BrokerId, Cause, Check, CheckSeen, Epoch, Evidence, HostName, LedgerStanding, Moment, Succession,
+    Topology,
+};
 use crate::observe::{Board, Observation, observe};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, PlanError, plan};
 use crate::policy::{Mode, Policy};
 use crate::ports::{HealthSignal, Ports, chain};
 use crate::stand_down::{StandDownError, stand_down};
@@ -38,6 +41,10 @@ pub struct Cycle {
     ports: Ports,
     board: Board,
     blind: BTreeSet<&'static str>,
+    /// The fences of this host that nobody has lifted, by the brokers they were made for.
+    fenced: BTreeMap<BrokerId, Epoch>,
+    /// The checks that failed when they were last made.
+    failing: BTreeSet<Check>,
     last: BTreeMap<BrokerId, Decision>,
     /// Takeovers. They end with the cycle, and stand in the ledger as they are.
     running: JoinSet<Result<(), WorkError>>,
@@ -90,6 +97,8 @@ impl Cycle {
             ports,
             board: Board::default(),
             blind: BTreeSet::new(),
+            fenced: BTreeMap::new(),
+            failing: BTreeSet::new(),
             last: BTreeMap::new(),
             running: JoinSet::new(),
             helpers,
@@ -132,26 +141,13 @@ impl Cycle {
         let mut seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
         seen.working = self.working(&seen);
         self.tell_blindness(&seen); // the world: events
+        self.tell_fences(&seen); // the world: events
+        self.tell_checks(&seen); // the world: events
         self.defend(&seen); // the world: the addresses of this host
         for broker in self.due(&seen) {
             let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
             self.tell(broker, &decision, &seen); // the world: events
-            let work = match &decision {
-                Decision::TakeOver(takeover)
-                | Decision::RestartInPlace(takeover)
-                | Decision::SwitchOver(takeover) => {
-                    let planned = plan(takeover, takeover.epoch.next(), &self.topology, &seen); // pure
-                    planned.ok().map(|plan| Work::TakeOver(Box::new(plan), takeover.cause, takeover.succeeds))
-                }
-                Decision::Resume { .. } => Some(Work::Resume),
-                Decision::Withdraw { .. } => Some(Work::Withdraw),
-                Decision::HandOver { epoch, .. } => Some(Work::HandOver(*epoch)),
-                Decision::StandDown { epoch } => {
-                    let home = self.topology.brokers.get(&broker).map(|broker| broker.home.clone());
-                    home.map(|home| Work::StandDown(*epoch, home))
-                }
-                _ => None,
-            };
+            let work = self.work(broker, &decision, &seen); // pure, but for the event that there is no plan
             self.last.insert(broker, decision);
             if let Some(work) = work {
                 self.launch(broker, work, now.mono); // the world: the takeover, on its own task
@@ -159,6 +155,44 @@ impl Cycle {
             }
         }
         self.status.send_replace(self.tracker.status(&self.topology, &self.policy, &seen, &self.last));
+    }
+
+    /// What a decision asks for.
+    fn work(&self, broker: BrokerId, decision: &Decision, seen: &Observation) -> Option<Work> {
+        match decision {
+            Decision::TakeOver(takeover)
+            | Decision::RestartInPlace(takeover)
+            | Decision::SwitchOver(takeover) => {
+                match plan(takeover, takeover.epoch.next(), &self.topology, &self.policy, seen) {
+                    Ok(plan) => Some(Work::TakeOver(Box::new(plan), takeover.cause, takeover.succeeds)),
+                    Err(error) => {
+                        self.tell_unplanned(broker, decision, takeover.epoch, &error);
+                        None
+                    }
+                }
+            }
+            Decision::Resume { .. } => Some(Work::Resume),
+            Decision::Withdraw { .. } => Some(Work::Withdraw),
+            Decision::HandOver { epoch, .. } => Some(Work::HandOver(*epoch)),
+            Decision::StandDown { epoch } => {
+                let home = self.topology.brokers.get(&broker).map(|broker| broker.home.clone());
+                home.map(|home| Work::StandDown(*epoch, home))
+            }
+            Decision::Healthy
+            | Decision::Suspect { .. }
+            | Decision::Hold { .. }
+            | Decision::Escalate { .. } => None,
+        }
+    }
+
+    /// A decision that cannot be carried out is told once, for it stays as it is, tick by tick.
+    fn tell_unplanned(&self, broker: BrokerId, decision: &Decision, epoch: Epoch, error: &PlanError) {
+        if self.last.get(&broker).is_some_and(|last| last.same_kind(decision)) {
+            return;
+        }
+        let why = chain(error);
+        let event = self.emit(Some(broker), Some(epoch), What::NotPlanned { why });
+        self.keep(broker, event);
     }
 
     /// The brokers to decide about: those without a run of ours, seen by a ledger reading after the last run.
@@ -262,6 +296,43 @@ impl Cycle {
         self.blind = now_blind;
     }
 
+    /// A host that was fenced takes nothing over, and would say so only once it is needed.
+    fn tell_fences(&mut self, seen: &Observation) {
+        let Some(ledger) = &seen.ledger else { return };
+        let fence = |standing: &LedgerStanding| standing.fenced_here(&self.topology.here, &ledger.orders);
+        let now = ledger.brokers.iter().filter_map(|(id, standing)| Some((*id, fence(standing)?.epoch)));
+        let now: BTreeMap<BrokerId, Epoch> = now.collect();
+        for (broker, epoch) in now.iter().filter(|(broker, epoch)| self.fenced.get(*broker) != Some(*epoch)) {
+            self.emit(Some(*broker), Some(*epoch), What::NotRejoined);
+        }
+        self.fenced = now;
+    }
+
+    /// A check that begins to fail, and one that no longer does, is an event, and is kept in the ledger for
+    /// the brokers that it is about. One that was not made lately is as it was.
+    fn tell_checks(&mut self, seen: &Observation) {
+        for (check, CheckSeen { found, .. }) in &seen.checks {
+            let turned = match found.failed() {
+                true => self.failing.insert(check.clone()),
+                false => self.failing.remove(check),
+            };
+            if !turned {
+                continue;
+            }
+            let found = found.clone();
+            let what = if found.failed() { What::CheckFailed { found } } else { What::CheckPassed { found } };
+            let event = self.emit(None, None, what);
+            // What is about the whole host is in the log, as a signal that turns blind is.
+            if check.broker().is_none() && !matches!(check, Check::Fence(_)) {
+                continue;
+            }
+            let brokers = self.topology.brokers.values();
+            for broker in brokers.filter(|broker| seen.concerns(check, broker, &self.topology.here)) {
+                self.keep(broker.id, Event { broker: Some(broker.id), ..event.clone() });
+            }
+        }
+    }
+
     /// A decision other than the last one is an event, and is kept in the ledger.
     fn tell(&self, broker: BrokerId, decision: &Decision, seen: &Observation) {
         let before = self.last.get(&broker);
@@ -284,7 +355,7 @@ impl Cycle {
     /// The plan of a takeover that only the mode forbids.
     fn would_take_over(&self, broker: BrokerId, decision: &Decision, seen: &Observation) -> Option<What> {
         let Decision::Hold { reasons } = decision else { return None };
-        if !matches!(reasons.as_slice(), [HoldReason::Observing | HoldReason::AwaitingApproval]) {
+        if !reasons.iter().all(HoldReason::is_of_the_mode) {
             return None;
         }
         let allowed = Policy { mode: Mode::Auto, ..self.policy.clone() };
@@ -294,8 +365,10 @@ impl Cycle {
         else {
             return None;
         };
-        let plan = plan(&takeover, takeover.epoch.next(), &self.topology, seen).ok()?;
-        Some(What::WouldTakeOver { plan: Box::new(plan) })
+        Some(match plan(&takeover, takeover.epoch.next(), &self.topology, &allowed, seen) {
+            Ok(plan) => What::WouldTakeOver { plan: Box::new(plan) },
+            Err(error) => What::NotPlanned { why: chain(&error) },
+        })
     }
 
     fn keep(&self, broker: BrokerId, event: Event) {
@@ -347,5 +420,42 @@ async fn keep_decisions(ports: Ports, mut waiting: mpsc::Receiver<(BrokerId, Eve
             let at = ports.clock.now().wall;
             ports.events.emit(&Event { at, what, ..event });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Takeover;
+    use crate::ports::Clock;
+    use crate::testing::{BROKER, World};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_decision_that_no_plan_can_be_made_for_is_told_once_and_kept() {
+        let world = World::new();
+        let (mut cycle, _) = Cycle::new(World::topology(), World::policy(), world.ports());
+        let seen = observe(&cycle.board, &cycle.topology.known, cycle.policy.stale_after, world.now());
+        let decision = Decision::SwitchOver(Takeover {
+            broker: BROKER,
+            from: "kafka-1".into(),
+            to: "standby-1".into(),
+            epoch: Epoch(0),
+            cause: Cause::Planned,
+            succeeds: None,
+            // Beside the owner, which is no switchover.
+            writers: ["kafka-1".into(), "standby-2".into()].into(),
+            fault_at: jiff::Timestamp::UNIX_EPOCH,
+            because: Vec::new(),
+            unregistered: false,
+        });
+        for _ in 0..3 {
+            assert!(cycle.work(BROKER, &decision, &seen).is_none());
+            cycle.last.insert(BROKER, decision.clone());
+        }
+        world.sleep(Duration::from_secs(1)).await;
+        let unplanned =
+            |event: &Event| matches!(&event.what, What::NotPlanned { why } if why.contains("standby-2"));
+        assert_eq!(world.truth().events.iter().filter(|event| unplanned(event)).count(), 1);
+        assert_eq!(world.truth().remembered.iter().filter(|(_, event)| unplanned(event)).count(), 1);
     }
 }

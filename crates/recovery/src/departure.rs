@@ -138,18 +138,15 @@ impl Departures {
     }
 
     /// A broker did not answer us at `at`. `probes` are the newest of all brokers, each with whether it was
-    /// answered: dark it is if no majority of the others was, whichever broker is left out.
-    pub(crate) fn failed(&mut self, at: Moment, probes: impl Iterator<Item = (Moment, bool)>) {
+    /// answered: dark it is if no majority of the others was, whichever broker is left out. Whether it is.
+    pub(crate) fn failed(&mut self, at: Moment, probes: impl Iterator<Item = (Moment, bool)>) -> bool {
         let probed = probes.filter(|(looked, _)| at.since(*looked) <= UNPROBED);
         let (up, all) = probed.fold((0, 0), |(up, all), (_, answers)| (up + usize::from(answers), all + 1));
-        if all > 1 && up * 2 < all {
+        let dark = all > 1 && up * 2 < all;
+        if dark {
             self.dark = Some(at);
         }
-    }
-
-    /// When most brokers last did not answer us.
-    pub(crate) fn dark(&self) -> Option<Moment> {
-        self.dark
+        dark
     }
 
     /// Whether it was ever in the list.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decision::Decision;
-use crate::model::{BrokerId, Epoch, HostName, Outcome};
+use crate::model::{BrokerId, Checked, Epoch, HostName, Outcome};
 use crate::plan::{Phase, Plan};
 use crate::ports::Note;
 
@@ -51,6 +51,21 @@ pub enum What {
         /// The signal.
         signal: String,
     },
+    /// This host was fenced in the event's epoch, and nobody has lifted that: it takes the broker over no
+    /// more.
+    NotRejoined,
+    /// A check of what a takeover here needs failed, and did not before.
+    CheckFailed {
+        /// What it found, with what to do about it.
+        #[serde(flatten)]
+        found: Checked,
+    },
+    /// A check that had failed no longer does.
+    CheckPassed {
+        /// What it found.
+        #[serde(flatten)]
+        found: Checked,
+    },
     /// A decision other than the one before.
     Decided {
         /// The decision, with its reasons.
@@ -63,6 +78,11 @@ pub enum What {
     WouldTakeOver {
         /// The whole plan.
         plan: Box<Plan>,
+    },
+    /// A takeover was decided, and there is no plan for it: nothing is done.
+    NotPlanned {
+        /// Why.
+        why: String,
     },
     /// This host has stopped and released a broker for a switchover.
     HandedOver {

@@ -190,8 +190,18 @@ impl EpochJournal {
     /// How it ended; `None` while it is open.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
+        self.end().map(|(_, outcome)| outcome)
+    }
+
+    /// When its outcome was written.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        self.end().map(|(record, _)| record.at)
+    }
+
+    fn end(&self) -> Option<(&Record, &Outcome)> {
         self.records.iter().rev().find_map(|record| match &record.entry {
-            Entry::Ended { outcome } => Some(outcome),
+            Entry::Ended { outcome } => Some((record, outcome)),
             _ => None,
         })
     }

@@ -9,12 +9,15 @@
 //! Every call asks for both first, at most once in [`TRUSTED_FOR`]. What does not fit is refused as
 //! [`LedgerError::Distrusted`], reads and writes alike.
 
+mod back;
+mod homes;
 mod local;
 mod machine;
+mod rivals;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,9 +28,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use self::back::{Newest, went_back};
 pub use self::local::{Local, random_id};
 pub use self::machine::{Machine, Met};
 use crate::event::Event;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
 use crate::ports::{Cell, Clock, Ledger, LedgerError, Note, chain};
@@ -168,14 +173,13 @@ async fn read<T: DeserializeOwned>(ledger: &dyn Ledger, name: &str) -> Result<Op
 }
 
 fn parse<T: DeserializeOwned>(name: &str, cell: &Cell) -> Result<T, LedgerError> {
-    serde_json::from_str(&cell.text).map_err(|error| LedgerError::Damaged {
-        place: format!("{name}, version {}", cell.version),
-        why: format!("it is not understood ({error}): if a newer understudy wrote it, upgrade this host"),
+    format::read(cell.text.as_bytes()).map_err(|error| {
+        error.at(format!("{name}, version {}", cell.version), "restore the ledger from a snapshot")
     })
 }
 
 fn cell<T: Serialize>(version: u64, value: &T) -> Result<Cell, LedgerError> {
-    let text = serde_json::to_string(value).map_err(|error| unavailable("write a cell as JSON", error))?;
+    let text = format::write(value).map_err(|error| unavailable("write a cell as JSON", error))?;
     Ok(Cell { version, text })
 }
 
@@ -223,6 +227,7 @@ pub struct KnownLedger {
     who: Member,
     clock: Arc<dyn Clock>,
     trusted: Mutex<Trusted>,
+    newest: Newest,
 }
 
 /// When what was last found to be right.
@@ -239,7 +244,7 @@ impl KnownLedger {
     /// `inner`, for `who`. Touches nothing yet.
     #[must_use]
     pub fn new(inner: Arc<dyn Ledger>, who: Member, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, who, clock, trusted: Mutex::default() }
+        Self { inner, who, clock, trusted: Mutex::default(), newest: Newest::default() }
     }
 
     fn now(&self) -> Timestamp {
@@ -342,61 +347,6 @@ impl KnownLedger {
         }
     }
 
-    /// Writes down, once, that this machine says a name that another one has.
-    async fn tell_the_holder(&self, ours: &str) -> Result<(), LedgerError> {
-        let known = rival(self.inner.as_ref(), &self.who.here).await?;
-        if known.is_some_and(|known| known.instance == ours) {
-            return Ok(());
-        }
-        let us = NameHolder { instance: ours.to_owned(), at: self.now() };
-        write_next(self.inner.as_ref(), &rival_cell(&self.who.here), &us).await
-    }
-
-    /// Tells that another machine says this host's name. It is refused, so nothing else is done about it.
-    async fn look_for_rivals(&self, holder: &NameHolder) -> Result<(), LedgerError> {
-        if self.trusted().told {
-            return Ok(());
-        }
-        if let Some(why) = self.rivalry(holder).await? {
-            tracing::warn!(host = %self.who.here, "{why}");
-            self.trusted().told = true;
-        }
-        Ok(())
-    }
-
-    async fn rivalry(&self, holder: &NameHolder) -> Result<Option<String>, LedgerError> {
-        let rival = rival(self.inner.as_ref(), &self.who.here).await?;
-        let rival = rival.filter(|rival| rival.instance != holder.instance && rival.at > holder.at);
-        Ok(rival.map(|rival| {
-            format!(
-                "another machine uses this host's name, {} (instance {}, {:.0}); it is refused. Give it its own `agent.host`",
-                self.who.here, rival.instance, rival.at
-            )
-        }))
-    }
-
-    async fn homes(&self, joins: bool) -> Result<(), LedgerError> {
-        for (broker, home) in &self.who.homes {
-            let ledger = self.inner.as_ref();
-            let holder = match home_holder(ledger, *broker).await? {
-                None if joins && *home == self.who.here => {
-                    let ours = HomeHolder { home: home.clone(), at: self.now() };
-                    Some(first(ledger, &home_cell(*broker), &ours).await?)
-                }
-                holder => holder,
-            };
-            if let Some(holder) = holder.filter(|holder| holder.home != *home) {
-                let why = format!(
-                    "the configuration says that the home of broker {broker} is {home}, and {} is registered as it (since \
-                     {:.0}): correct `home`. If the broker was moved, run `understudy ledger adopt` on its home",
-                    holder.home, holder.at
-                );
-                return Err(LedgerError::Distrusted { distrust: Distrust::WrongHome, why });
-            }
-        }
-        Ok(())
-    }
-
     /// An epoch that was claimed under this host's name by another machine is somebody else's.
     fn seen(&self, mut journal: EpochJournal) -> Result<EpochJournal, LedgerError> {
         if journal.claim.by != self.who.here {
@@ -424,12 +374,44 @@ impl Ledger for KnownLedger {
 
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError> {
         self.ask(self.who.joins).await?;
-        self.inner.latest(broker).await?.map(|journal| self.seen(journal)).transpose()
+        let mut newest = self.inner.latest(broker).await?;
+        if self.newest.is_older(&self.who, broker, epoch_of(newest.as_ref()))? {
+            // A member of a quorum that was cut off may tell an old state for a while.
+            self.inner.sync().await?;
+            newest = self.inner.latest(broker).await?;
+            if self.newest.is_older(&self.who, broker, epoch_of(newest.as_ref()))? {
+                return Err(went_back(&self.who, broker, epoch_of(newest.as_ref())));
+            }
+        }
+        newest.map(|journal| self.seen(journal)).transpose()
+    }
+
+    async fn newest_epochs(
+        &self,
+        brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
+        self.ask(self.who.joins).await?;
+        let mut told = BTreeMap::new();
+        for (broker, epoch) in self.inner.newest_epochs(brokers).await? {
+            // What is older than it was is read, and looked into then.
+            if !self.newest.is_older(&self.who, broker, epoch)? {
+                told.insert(broker, epoch);
+            }
+        }
+        Ok(told)
     }
 
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
         self.ask(self.who.joins).await?;
-        self.inner.all(broker).await?.into_iter().map(|journal| self.seen(journal)).collect()
+        let mut all = self.inner.all(broker).await?;
+        if self.newest.is_older(&self.who, broker, epoch_of(all.last()))? {
+            self.inner.sync().await?;
+            all = self.inner.all(broker).await?;
+            if self.newest.is_older(&self.who, broker, epoch_of(all.last()))? {
+                return Err(went_back(&self.who, broker, epoch_of(all.last())));
+            }
+        }
+        all.into_iter().map(|journal| self.seen(journal)).collect()
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError> {
@@ -493,6 +475,10 @@ impl Ledger for KnownLedger {
         }
         Ok(note)
     }
+}
+
+fn epoch_of(newest: Option<&EpochJournal>) -> Epoch {
+    newest.map_or(Epoch::default(), |journal| journal.epoch)
 }
 
 /// What is said of a local file that cannot be used.

@@ -1,14 +1,24 @@
 //! The ledger as a signal: read off the decision path, so that a dead ledger leaves the agent thinking.
+//!
+//! Each look asks the ledger itself. Of a broker whose newest epoch has ended it asks for the number of the
+//! newest epoch alone, of all brokers at once; the journals of the others are read. No time stamp and no
+//! cache of a file system has a say in whether something changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
 use tokio::sync::watch;
 
-use crate::model::{BrokerId, Endpoint, Evidence, Fact, HostName, LedgerReading, LedgerStanding};
+use crate::model::{
+    BrokerId, Distrust, Endpoint, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, Unread,
+};
 use crate::ports::{Clock, HealthSignal, Ledger, LedgerError, chain};
+
+/// How many brokers are read at once: on storage that answers within 1 ms, 500 of them within half a second.
+pub(crate) const AT_ONCE: usize = 16;
 
 /// Reads where every guarded broker stands, who has the others, and the order book.
 pub struct LedgerSignal {
@@ -32,46 +42,64 @@ impl LedgerSignal {
         Self { ledger, homes, listed, ended: Mutex::default() }
     }
 
-    /// Reads everything once. A journal that is damaged concerns its broker alone.
+    /// Reads everything once. A journal that is damaged, or that a newer understudy has written, concerns its
+    /// broker alone.
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn read(&self) -> Result<LedgerReading, LedgerError> {
         let mut reading =
             LedgerReading { orders: Arc::new(self.ledger.orders().await?), ..LedgerReading::default() };
-        for (broker, home) in &self.homes {
-            match self.standing(*broker, home).await {
-                Ok(standing) => drop(reading.brokers.insert(*broker, standing)),
-                Err(error @ LedgerError::Damaged { .. }) => {
-                    reading.damaged.insert(*broker, chain(&error));
-                }
-                Err(error) => return Err(error),
-            }
+        // Of the brokers that are not guarded: one that was never taken over is at home, wherever that is. Of
+        // one whose journal cannot be read it is not known where it is, and that is all it means here.
+        let mut homes = self.homes.clone();
+        for broker in self.listed.borrow().keys() {
+            homes.entry(*broker).or_insert_with(|| HostName::from("(home)"));
         }
-        let listed: Vec<BrokerId> = self.listed.borrow().keys().copied().collect();
-        for broker in listed.into_iter().filter(|broker| !self.homes.contains_key(broker)) {
-            // One that was never taken over is at home, wherever that is. Of one whose journal is damaged it
-            // is not known where it is, and that is all it means here.
-            match self.standing(broker, &HostName::from("(home)")).await {
-                Ok(standing) => drop(reading.others.insert(broker, standing.writers)),
-                Err(error @ LedgerError::Damaged { .. }) => {
-                    reading.damaged.insert(broker, chain(&error));
+        let brokers: BTreeSet<BrokerId> = homes.keys().copied().collect();
+        let newest = self.ledger.newest_epochs(&brokers).await?;
+        let mut standings = stream::iter(homes)
+            .map(|(broker, home)| {
+                let newest = newest.get(&broker).copied();
+                async move { (broker, self.standing(broker, &home, newest).await) }
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((broker, standing)) = standings.next().await {
+            match standing {
+                Ok(standing) if self.homes.contains_key(&broker) => {
+                    reading.brokers.insert(broker, standing);
                 }
-                Err(error) => return Err(error),
+                Ok(standing) => drop(reading.others.insert(broker, standing.writers)),
+                Err(error) => drop(reading.unread.insert(broker, unread(error)?)),
             }
         }
         Ok(reading)
     }
 
-    async fn standing(&self, broker: BrokerId, home: &HostName) -> Result<LedgerStanding, LedgerError> {
+    async fn standing(
+        &self,
+        broker: BrokerId,
+        home: &HostName,
+        newest: Option<Epoch>,
+    ) -> Result<LedgerStanding, LedgerError> {
         let known = self.ended().get(&broker).cloned();
         let known = known.unwrap_or_else(|| LedgerStanding::untouched(home.clone()));
-        let Some(newest) = self.ledger.latest(broker).await? else { return Ok(known) };
-        if newest.epoch == known.epoch {
+        if newest == Some(known.epoch) {
             return Ok(known);
         }
+        let several = newest.is_some_and(|newest| newest > known.epoch.next());
+        let journals = if several {
+            self.ledger.all(broker).await?
+        } else {
+            self.ledger.latest(broker).await?.into_iter().collect()
+        };
+        let Some(newest) = journals.last().filter(|newest| newest.epoch != known.epoch) else {
+            return Ok(known);
+        };
         let standing = if newest.epoch == known.epoch.next() {
-            known.then(&newest)
+            known.then(newest)
+        } else if several {
+            LedgerStanding::after(home, &journals)
         } else {
             LedgerStanding::after(home, &self.ledger.all(broker).await?)
         };
@@ -83,6 +111,15 @@ impl LedgerSignal {
 
     fn ended(&self) -> std::sync::MutexGuard<'_, BTreeMap<BrokerId, LedgerStanding>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why this one broker's journals cannot be read, or an error of the whole ledger.
+fn unread(error: LedgerError) -> Result<Unread, LedgerError> {
+    match error {
+        LedgerError::Damaged { .. } => Ok(Unread::Damaged(chain(&error))),
+        LedgerError::Distrusted { distrust: Distrust::LedgerNewer, why } => Ok(Unread::Newer(why)),
+        error => Err(error),
     }
 }
 
@@ -104,5 +141,61 @@ impl HealthSignal for LedgerSignal {
             Err(error) => Fact::Blind { why: chain(&error) },
         };
         vec![Evidence { signal: self.name(), at, fact }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::ledger::contract::{append, claim, ended, started};
+    use crate::testing::{BROKER, World};
+
+    fn signal(world: &World) -> LedgerSignal {
+        let homes = (1..=500).map(|id| (BrokerId(id), HostName::from("kafka-1"))).collect();
+        LedgerSignal::new(Arc::new(world.clone()), homes, watch::channel(BTreeMap::new()).1)
+    }
+
+    /// After each write of another host the next reading is what one that knows nothing reads.
+    #[tokio::test]
+    async fn no_change_is_missed_and_what_has_ended_is_not_read_again() {
+        let world = World::new();
+        let (signal, (one, two)) = (signal(&world), ((1, 1, "s1"), (1, 2, "s2")));
+        signal.read().await.unwrap();
+        assert_eq!(world.truth().journals_read, 0, "no broker has one");
+        for write in 0..6 {
+            match write {
+                0 => drop(world.claim(&claim(1, 1, "s1")).await.unwrap()),
+                1 => drop(append(&world, one, &[started(0)]).await.unwrap()),
+                2 => drop(append(&world, one, &[ended()]).await.unwrap()),
+                3 => drop(world.claim(&claim(1, 2, "s2")).await.unwrap()),
+                4 => drop(append(&world, two, &[started(0)]).await.unwrap()),
+                _ => drop(append(&world, two, &[ended()]).await.unwrap()),
+            }
+            let anew = self::signal(&world).read().await.unwrap();
+            assert_eq!(signal.read().await.unwrap().brokers, anew.brokers, "after write {write}");
+            let before = world.truth().journals_read;
+            signal.read().await.unwrap();
+            // While it is open, anything may be added to it at any time.
+            let open = usize::from(![2, 5].contains(&write));
+            assert_eq!(world.truth().journals_read - before, open, "after write {write}");
+        }
+        // Two epochs in between.
+        for epoch in [3, 4] {
+            world.claim(&claim(1, epoch, "s3")).await.unwrap();
+            append(&world, (1, epoch, "s3"), &[ended()]).await.unwrap();
+        }
+        let anew = self::signal(&world).read().await.unwrap();
+        let seen = signal.read().await.unwrap();
+        assert_eq!((seen.brokers[&BROKER].epoch, &seen.brokers), (Epoch(4), &anew.brokers));
+    }
+
+    #[tokio::test]
+    async fn a_ledger_that_does_not_answer_is_not_seen_though_nothing_changed() {
+        let world = World::new();
+        let signal = signal(&world);
+        signal.read().await.unwrap();
+        world.truth().ledger_down = true;
+        let fact = signal.look(&world).await.remove(0).fact;
+        assert!(matches!(&fact, Fact::Blind { why } if why.contains("down")), "{fact:?}");
     }
 }

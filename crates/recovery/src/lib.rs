@@ -19,6 +19,7 @@ pub mod drivers;
 pub mod event;
 pub mod execute;
 mod experience;
+pub mod format;
 #[cfg(all(feature = "drivers", any(test, feature = "testing")))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,5 +1,6 @@
 //! All evidence of one moment becomes one immutable [`Observation`]. Pure: never asks anybody.
 
+mod outage;
 mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +9,14 @@ use std::time::Duration;
 
 use crate::departure::{Departures, LAST_FETCH, Probes};
 use crate::model::{
-    BrokerId, CanaryOutcome, Distrust, Endpoint, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading,
-    LedgerStanding, LocalProcess, LogTail, Moment, Now, PartitionView, PeerView, ProbeOutcome, QuorumView,
-    VolumeUse,
+    BrokerId, CanaryOutcome, Check, CheckSeen, Checked, Distrust, Endpoint, Epoch, EpochState, Evidence,
+    Fact, HostName, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, PartitionView,
+    PeerView, ProbeOutcome, QuorumView, VolumeUse,
 };
 
+use outage::{Failed, Failing};
+
+pub use outage::Outage;
 pub use seen::{LedgerSeen, Observation, ProbeSeen, Seen, StorageSeen};
 
 /// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any
@@ -31,6 +35,9 @@ pub struct Board {
     partitions: Option<(Moment, Arc<PartitionView>)>,
     quorum: Option<(Moment, QuorumView)>,
     leader_since: Moment,
+    /// The newest look at which the cluster was heard: its controllers, or a broker with its list. A ledger and
+    /// a peer may lie on this side of a link that is down.
+    heard: Option<Moment>,
     ledger: Option<(Moment, LedgerReading)>,
     /// Why the ledger that was read last is not used.
     distrusted: Option<(Distrust, String)>,
@@ -45,6 +52,8 @@ pub struct Board {
     /// Whether each broker's address was on this host.
     addresses: BTreeMap<BrokerId, (Moment, bool)>,
     unregistered: BTreeMap<BrokerId, Absence>,
+    /// What each check found last, when it began, and for how long that counts.
+    checks: BTreeMap<Check, (Moment, Checked, Duration)>,
     sighted: BTreeMap<&'static str, Moment>,
     blind: BTreeMap<&'static str, String>,
 }
@@ -55,8 +64,10 @@ struct ProbeTrack {
     outcome: ProbeOutcome,
     /// Begin of the present unbroken run of the same outcome.
     since: Moment,
-    /// Begin of the present unbroken run of anything but an answer.
-    not_answering_since: Option<Moment>,
+    /// The present unbroken run of anything but an answer.
+    failing: Option<Failing>,
+    /// The last such run that is over.
+    failed: Option<Failed>,
     last_answer: Option<Moment>,
 }
 
@@ -100,6 +111,9 @@ impl Board {
         if !matches!(fact, Fact::Blind { .. }) {
             self.blind.remove(signal);
             self.sighted.insert(signal, at);
+        }
+        if matches!(fact, Fact::Quorum(_) | Fact::Listed { .. }) {
+            self.heard = self.heard.max(Some(at));
         }
         match fact {
             Fact::Probe { broker, outcome } => self.record_probe(at, broker, outcome),
@@ -147,6 +161,9 @@ impl Board {
                 self.distrusted = Some((distrust, why));
             }
             Fact::Address { broker, here } => drop(self.addresses.insert(broker, (at, here))),
+            Fact::Checked { found, counts_for } => {
+                self.checks.insert(found.check.clone(), (at, found, counts_for));
+            }
             Fact::Blind { why } => {
                 self.blind.insert(signal, why);
             }
@@ -160,15 +177,21 @@ impl Board {
         }
         let answered = outcome == ProbeOutcome::Answered;
         let since = last.filter(|t| t.outcome == outcome).map_or(at, |t| t.since);
-        let not_answering_since = (!answered).then(|| last.and_then(|t| t.not_answering_since).unwrap_or(at));
+        let ran = last.and_then(|t| t.failing);
+        let failing = (!answered).then(|| ran.unwrap_or_else(|| Failing::begin(at)));
+        let over = ran.filter(|_| answered).map(|failing| failing.end(at));
+        let failed = over.or_else(|| last.and_then(|t| t.failed));
         let last_answer = if answered { Some(at) } else { last.and_then(|t| t.last_answer) };
-        self.probes.insert(broker, ProbeTrack { at, outcome, since, not_answering_since, last_answer });
+        self.probes.insert(broker, ProbeTrack { at, outcome, since, failing, failed, last_answer });
         if answered {
             let standing = self.ledger.as_ref().and_then(|(_, reading)| reading.brokers.get(&broker));
             let settled = standing.filter(|s| !matches!(s.state, Some(EpochState::Open { .. })));
             self.departures.answered(broker, settled.map(|standing| standing.epoch));
         } else {
-            self.departures.failed(at, self.probes.values().map(|track| (track.at, track.answers())));
+            let probes = self.probes.values().map(|track| (track.at, track.answers()));
+            let dark = self.departures.failed(at, probes);
+            let failing = self.probes.get_mut(&broker).and_then(|track| track.failing.as_mut());
+            failing.into_iter().for_each(|failing| failing.look(at, dark, self.heard));
         }
     }
 
@@ -207,7 +230,7 @@ impl Board {
     /// A peer's view without what it said of brokers before they stopped answering us: that an agent had an
     /// answer then is no news, least of all if its host died with the broker's.
     fn still_so(&self, mut view: PeerView, said: Moment) -> PeerView {
-        let failing = |id: &BrokerId| self.probes.get(id).and_then(|track| track.not_answering_since);
+        let failing = |id: &BrokerId| self.probes.get(id).and_then(ProbeTrack::failing_since);
         view.brokers.retain(|id, saw| {
             saw.outcome != ProbeOutcome::Answered || failing(id).is_none_or(|since| said >= since)
         });
@@ -288,7 +311,7 @@ pub fn observe(
             address_here: board.addresses.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, here)| *here),
             unregistered: absence.map(|absence| absence.at.since(absence.since)),
             storage: storage(board, &peers, id, &fresh),
-            since_dark: board.departures.dark().map(|at| now.mono.since(at)),
+            outage: probe.and_then(|track| track.outage(board.leader_since)),
             since_stall: board.stalled.get(&id).map(|at| now.mono.since(*at)),
             logs: board.logs.get(&id).copied(),
             volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
@@ -305,7 +328,7 @@ pub fn observe(
         ledger: ledger.map(|(at, reading)| LedgerSeen {
             at: *at,
             brokers: reading.brokers.clone(),
-            damaged: reading.damaged.clone(),
+            unread: reading.unread.clone(),
             others: reading.others.clone(),
             orders: reading.orders.clone(),
         }),
@@ -314,8 +337,16 @@ pub fn observe(
         metadata_fresh: listed.is_some(),
         quorum_fresh: quorum.is_some(),
         blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
+        checks: checks(board, now.mono),
         working: BTreeSet::new(),
     }
+}
+
+/// What the checks found, as far as it still counts.
+fn checks(board: &Board, now: Moment) -> BTreeMap<Check, CheckSeen> {
+    let ages = board.checks.iter().map(|(check, (at, found, limit))| (check, now.since(*at), found, *limit));
+    let fresh = ages.filter(|(_, age, _, limit)| age <= limit);
+    fresh.map(|(check, age, found, _)| (check.clone(), CheckSeen { found: found.clone(), age })).collect()
 }
 
 /// Whether a broker's process on this host ended by itself, and was neither stopped nor replaced: see
@@ -348,11 +379,21 @@ fn storage(
 
 impl ProbeTrack {
     fn answers(&self) -> bool {
-        self.not_answering_since.is_none()
+        self.failing.is_none()
+    }
+
+    fn failing_since(&self) -> Option<Moment> {
+        self.failing.map(|failing| failing.since)
+    }
+
+    /// The present outage, or the last one. `met` is when the present active controller was first seen.
+    fn outage(&self, met: Moment) -> Option<Outage> {
+        let over = || self.failed.and_then(|failed| failed.outage(met));
+        self.failing.map(Failing::outage).or_else(over)
     }
 
     fn probes(&self) -> Probes {
-        Probes { last_answer: self.last_answer, failing_since: self.not_answering_since }
+        Probes { last_answer: self.last_answer, failing_since: self.failing_since() }
     }
 
     /// A run of probes is as long as from its first to its last: time in which nobody looked proves nothing.
@@ -360,9 +401,9 @@ impl ProbeTrack {
         ProbeSeen {
             outcome: self.outcome.clone(),
             lasting: self.at.since(self.since),
-            not_answering: self.not_answering_since.map(|since| self.at.since(since)),
+            not_answering: self.failing_since().map(|since| self.at.since(since)),
             last_answer: self.last_answer,
-            failing_since: self.not_answering_since,
+            failing_since: self.failing_since(),
         }
     }
 }

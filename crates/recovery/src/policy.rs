@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// Watch, decide and say what it would have done.
     Observe,
-    /// Decide, and wait for a person to run `understudy failover`.
+    /// Decide, and wait for a person to run `understudy approve`.
     Approve,
     /// Take over by itself.
     Auto,
@@ -42,10 +42,12 @@ pub struct Policy {
     /// The controller counts as a witness once it has heard nothing for this long. A live KRaft broker
     /// fetches the metadata log every 500 ms at most.
     pub controller_silent_for: Duration,
-    /// More brokers than this down at once: hold.
+    /// More brokers than this failed together: hold.
     pub max_brokers_down: usize,
-    /// If more than this share of all brokers is down, in percent: hold.
+    /// If more than this share of all brokers failed together, in percent: hold.
     pub max_percent_down: u8,
+    /// Brokers that went within this long of each other failed together.
+    pub mass_failure_window: Duration,
     /// Evidence older than this counts as not seen.
     pub stale_after: Duration,
     /// A claimant that has written nothing for this long may be succeeded, and is then fenced.
@@ -53,7 +55,8 @@ pub struct Policy {
     /// A broker of this host whose process ended is restarted in place after this long.
     pub restart_after: Duration,
     /// A broker of this host that has not answered since this agent began may be booting: whoever starts it
-    /// here, such as its unit, has this long before the agent does.
+    /// here, such as its unit, has this long before the agent does. So has whoever is late where brokers come
+    /// back from a mass failure, from the last one on.
     pub boot_patience: Duration,
     /// Restarts in place within `restart_window` before others take the broker over.
     pub restart_tries: usize,
@@ -63,8 +66,13 @@ pub struct Policy {
     pub takeovers_per_broker: usize,
     /// Automatic takeovers of all brokers together within `budget_window`.
     pub takeovers_per_cluster: usize,
-    /// The window of both budgets.
+    /// The window of both budgets. For as long, an agent that was restarted goes by what was seen before a
+    /// claim or a removal of the broker.
     pub budget_window: Duration,
     /// How long each better standby has before the next one steps in.
     pub step_in_after: Duration,
+    /// How long a broker that a takeover started may show no progress on its way back into every ISR.
+    pub rejoin_patience: Duration,
+    /// How often a takeover starts a Kafka again that ended by itself on that way.
+    pub rejoin_restarts: usize,
 }

@@ -6,8 +6,9 @@
 //! - a call returns: whatever may hang has a deadline inside the driver;
 //! - no file system call on a path that may be dead runs on the caller's thread.
 
+mod cluster;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
-use crate::model::{BrokerId, Distrust, Epoch, Evidence, HostName, Now, Order, Orders, PartitionView};
+use crate::model::{BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Now, Order, Orders};
+
+pub use cluster::{Advertised, Cluster, Reach, Standing, Unregistered};
 
 /// A cause of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -154,6 +157,10 @@ pub trait Fence: Send + Sync {
     async fn lift(&self, host: &HostName) -> Result<Note, StepError>;
     /// Whether the device answers at all, for `check`. Changes nothing.
     async fn check(&self, host: &HostName) -> Result<Note, StepError>;
+    /// The same, of each fence that it is made of, by its name.
+    async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
+        vec![(self.name().to_owned(), self.check(host).await)]
+    }
     /// Whether this fence, once proven, leaves the host running: it denies the storage, and no more.
     fn leaves_running(&self) -> bool {
         false
@@ -175,15 +182,6 @@ pub trait Fence: Send + Sync {
     }
 }
 
-/// Kafka's `.lock` in a log dir, which somebody holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldLock {
-    /// The file.
-    pub path: PathBuf,
-    /// Who holds it, as far as the storage tells: `a client of the storage`, or `process 42 of this host`.
-    pub by: String,
-}
-
 /// Has a broker's log dirs on this host.
 #[async_trait]
 pub trait Storage: Send + Sync {
@@ -201,6 +199,11 @@ pub trait Storage: Send + Sync {
     /// that is not there is free. An error: nobody knows, for instance because the server answers nobody in
     /// its grace period.
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError>;
+    /// Whether the storage has moved, so that it may grant nobody a lock for a while. `None`: it does not say
+    /// so.
+    async fn grace(&self) -> Option<Grace> {
+        None
+    }
     /// Breaks the locks that are held in the log dirs, once every possible writer is proven unable to write.
     /// Asked only of storage that can, see [`crate::model::Locks::broken`].
     async fn break_locks(&self) -> Result<Note, StepError>;
@@ -270,6 +273,9 @@ pub trait BrokerHost: Send + Sync {
     async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError>;
     /// What the broker's process does now.
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError>;
+    /// How many bytes the broker's process `pid` has read since its start, from files and from the network: a
+    /// Kafka that loads its logs shows nothing else. `None` where that cannot be seen.
+    async fn bytes_read(&self, broker: BrokerId, pid: i32) -> Option<u64>;
     /// Stops the broker cleanly (SIGTERM) and waits until it is gone. Never kills.
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError>;
     /// Ends Kafka by SIGKILL, if the broker's process is still the very one that [`Self::state`] called
@@ -284,67 +290,6 @@ pub trait BrokerHost: Send + Sync {
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
     /// Whether a takeover could start the broker here, for `check`. Changes nothing but scratch files.
     async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>>;
-}
-
-/// What came of `UnregisterBroker`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "unregistered", rename_all = "snake_case")]
-pub enum Unregistered {
-    /// The controller removed the registration, or there was none: the broker is gone from the cluster.
-    Gone,
-    /// Not sent, because a condition of the rule no longer held.
-    NotSent {
-        /// The condition.
-        why: String,
-    },
-    /// The controller gave a definite no.
-    Refused {
-        /// Its error code and message.
-        why: String,
-    },
-    /// Sent, and no answer came: never sent again.
-    NoAnswer {
-        /// What happened.
-        why: String,
-    },
-}
-
-/// One look at a broker through a surviving one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
-    /// Whether the surviving broker lists it (registered and not fenced).
-    pub listed: bool,
-    /// Partitions that should have a replica on it.
-    pub replicas: usize,
-    /// Those of them that have it in ISR.
-    pub in_isr: usize,
-    /// Those of them that it leads.
-    pub leads: usize,
-    /// Those of them of which nobody else has a replica.
-    pub alone: usize,
-    /// Whether its own listener answers `ApiVersions`.
-    pub answers: bool,
-    /// The broker that was asked.
-    pub via: BrokerId,
-}
-
-/// What only the cluster itself can say or do.
-#[async_trait]
-pub trait Cluster: Send + Sync {
-    /// The cluster's id, from a surviving broker.
-    async fn id(&self) -> Result<String, StepError>;
-    /// How `broker` stands, told by a broker other than it.
-    async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
-    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked
-    /// of the other brokers tell it, and none of them otherwise. An error if that cannot be known.
-    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError>;
-    /// Every partition's replicas and ISR.
-    async fn partitions(&self) -> Result<PartitionView, StepError>;
-    /// Removes the registration of a dead broker: one request, to the active controller's own listener, only
-    /// if the broker is still registered and unfenced and all of `sharing` are up.
-    async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered;
-    /// Gives `broker` the partitions back that it prefers to lead and is in sync for, in batches.
-    async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError>;
 }
 
 /// Why the ledger did not do as asked.
@@ -419,6 +364,17 @@ pub trait Ledger: Send + Sync {
     async fn sync(&self) -> Result<(), LedgerError>;
     /// The newest epoch of a broker with its journal; `None` before the first takeover.
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError>;
+    /// The number of the newest epoch of each of `brokers`, 0 for one that has none, asked of the ledger
+    /// itself and as sure as [`Self::latest`]. An epoch that has ended is not written again, so whoever knows
+    /// that need not read its journal for as long as its number is the newest. A broker that is not among the
+    /// answers has to be read: the ledger tells no number without reading all, or what it holds of that broker
+    /// is not in order.
+    async fn newest_epochs(
+        &self,
+        _brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
+        Ok(BTreeMap::new())
+    }
     /// Every epoch of a broker, oldest first.
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError>;
     /// Wins `claim.plan.epoch`, by compare-and-set on the newest epoch, or says who has it. The claim becomes

@@ -138,6 +138,12 @@ impl Progress {
             Entry::Failed { step, direction, .. } => {
                 matches!(self.status(*step, *direction), Some(Status::Started | Status::Interrupted))
             }
+            // An older agent ends so where Kafka may have been started, without a proof that it is gone.
+            Entry::Ended { outcome: Outcome::Stuck { .. } } => {
+                let gives_up =
+                    matches!(self.next(), Next::Run(_, Direction::Back)) && self.may_have_started();
+                gives_up || matches!(self.next(), Next::Finish(_))
+            }
             // A claim may be withdrawn while nothing was touched.
             Entry::Ended { outcome: Outcome::Withdrawn { .. } } => !self.touched(),
             Entry::Ended { .. } => matches!(self.next(), Next::Finish(_)),
@@ -172,13 +178,13 @@ impl Progress {
         self.set(index, direction, Status::Failed(error.to_owned()));
         let Some((_, step)) = self.plan.step(index) else { return };
         let name = step.name();
-        match (direction, step.on_failure(self.in_place())) {
+        match (direction, step.on_failure()) {
             (Direction::Back, _) => self.remarks.push(format!("undo of {name} failed: {error}")),
             (Direction::Forward, OnFailure::Remark) => self.remarks.push(format!("{name}: {error}")),
             // What needs a person is not hidden by a smaller trouble beside it.
             (Direction::Forward, fate) => {
                 let before = self.failed.and_then(|index| self.plan.step(index));
-                let before = before.map(|(_, step)| step.on_failure(self.in_place()));
+                let before = before.map(|(_, step)| step.on_failure());
                 if before.is_none_or(|before| fate < before) {
                     self.failed = Some(index);
                 }
@@ -200,8 +206,9 @@ impl Progress {
                 *status = Status::Pending;
             }
         }
-        for status in &mut self.back {
-            if *status == Status::Started {
+        for (status, (_, step)) in self.back.iter_mut().zip(self.plan.steps()) {
+            let proof = matches!(step, Step::StartBroker { .. }) && *status == Status::Done;
+            if *status == Status::Started || proof {
                 *status = Status::Pending;
             }
         }
@@ -289,9 +296,13 @@ impl Progress {
             _ => return Next::Ended,
         };
         let own = self.in_place();
-        // Once Kafka may run on a new host, nothing is taken from under it and nobody else is invited.
-        if at.on_failure(own) == OnFailure::Stuck || (!own && self.may_have_started()) {
+        if at.on_failure() == OnFailure::Stuck {
             return Next::Finish(Outcome::Stuck { at: at.name().to_owned(), why });
+        }
+        // Once Kafka may have run on a new host, nothing is taken from under it and nobody else is invited
+        // before it is proven to be gone.
+        if let Some(lacks) = self.not_given_back() {
+            return Next::Finish(Outcome::Stuck { at: at.name().to_owned(), why: format!("{why}; {lacks}") });
         }
         // A host that owned the broker before keeps what it had, and gives up what this takeover has put
         // there.
@@ -305,10 +316,23 @@ impl Progress {
         if let Some((index, _)) = undo.last() {
             return Next::Run(vec![index], Direction::Back);
         }
-        let (at, fate) = (at.name().to_owned(), at.on_failure(own));
+        let (at, fate) = (at.name().to_owned(), at.on_failure());
         Next::Finish(match fate {
             OnFailure::Escalate => Outcome::Stuck { at, why },
             _ => Outcome::Abandoned { at, why, kept: self.kept() },
+        })
+    }
+
+    /// What was not proven, or not released, of a Kafka that may have been started on a new host.
+    fn not_given_back(&self) -> Option<String> {
+        let started = !self.in_place() && self.may_have_started();
+        let mut undone = self.plan.steps().zip(&self.back).filter(|_| started);
+        undone.find_map(|((_, step), status)| match (step, status) {
+            (Step::StartBroker { .. }, Status::Failed(why)) => {
+                Some(format!("it is not proven that nothing of it runs here: {why}"))
+            }
+            (step, Status::Failed(why)) => Some(format!("undo of {} failed: {why}", step.name())),
+            _ => None,
         })
     }
 
@@ -371,6 +395,7 @@ impl LedgerStanding {
             cause: *cause,
             in_place: plan.from == plan.to,
             ended: outcome.as_ref().map(|outcome| outcome.label().to_owned()),
+            ended_at: journal.ended_at(),
             why: outcome.as_ref().and_then(Outcome::failure),
             time_to_isr: match &outcome {
                 Some(Outcome::Recovered { time_to_isr, .. }) => Some(*time_to_isr),

@@ -5,7 +5,9 @@
 //! opens only after the new incarnation is registered.
 
 use std::fmt;
+use std::time::Duration;
 
+use crate::model::Moment;
 use crate::ports::Standing;
 
 /// How far the broker is.
@@ -22,7 +24,13 @@ pub enum RejoinState {
         /// Partitions that should.
         replicas: usize,
     },
-    /// Every partition has it in ISR, and its listener answers.
+    /// Every partition has it in ISR, its listener answers, and what the cluster advertises does not lead to
+    /// it from here, or not from a peer: no leader may move to it.
+    Misled {
+        /// Partitions that have it in ISR.
+        replicas: usize,
+    },
+    /// Every partition has it in ISR, its listener answers, and so does what the cluster advertises for it.
     Complete {
         /// Partitions that have it in ISR.
         replicas: usize,
@@ -35,6 +43,9 @@ impl fmt::Display for RejoinState {
             Self::Starting => write!(f, "Kafka starts; the old registration has not gone yet"),
             Self::Gone => write!(f, "the old registration is gone; waiting for the broker to be unfenced"),
             Self::CatchingUp { in_isr, replicas } => write!(f, "{in_isr} of {replicas} partitions in ISR"),
+            Self::Misled { replicas } => {
+                write!(f, "all {replicas} partitions in ISR, and not every client reaches the broker")
+            }
             Self::Complete { replicas } => write!(f, "all {replicas} partitions in ISR"),
         }
     }
@@ -61,7 +72,11 @@ impl Rejoin {
         self.answered |= look.answers;
         let (in_isr, replicas) = (look.in_isr, look.replicas);
         match (look.listed, new_incarnation) {
-            (true, true) if in_isr == replicas && look.answers => RejoinState::Complete { replicas },
+            (true, true) if in_isr == replicas && look.answers => {
+                let leads_here =
+                    look.advertised.as_ref().is_some_and(|advertised| advertised.fails.is_none());
+                if leads_here { RejoinState::Complete { replicas } } else { RejoinState::Misled { replicas } }
+            }
             (true, true) => RejoinState::CatchingUp { in_isr, replicas },
             (true, false) => RejoinState::Starting,
             (false, _) => RejoinState::Gone,
@@ -69,13 +84,115 @@ impl Rejoin {
     }
 }
 
+/// A process that reads fewer bytes than this reads no logs: it waits, with its heartbeats.
+const READS_LOGS: u64 = 1 << 20;
+
+/// What is measured of a broker on its way back, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// What its process has read since its start.
+    pub read: Option<u64>,
+    /// What it lacks in the partitions that have it out of ISR.
+    pub behind: Option<u64>,
+}
+
+/// Whether a broker gets on: a fold over looks. Only what was never reached before counts: a partition that
+/// joins and leaves, again and again, does not get on.
+#[derive(Debug, Clone)]
+pub struct Headway {
+    stage: u8,
+    in_isr: usize,
+    read: u64,
+    behind: u64,
+    moved_at: Moment,
+}
+
+impl Headway {
+    /// Begins `now`.
+    #[must_use]
+    pub fn new(now: Moment) -> Self {
+        Self { stage: 0, in_isr: 0, read: 0, behind: u64::MAX, moved_at: now }
+    }
+
+    /// Takes one look in.
+    pub fn see(&mut self, now: Moment, state: RejoinState, answers: bool, measured: Measured) {
+        let (stage, in_isr) = match state {
+            RejoinState::Starting => (0, 0),
+            RejoinState::Gone => (1, 0),
+            RejoinState::CatchingUp { in_isr, .. }
+            | RejoinState::Misled { replicas: in_isr }
+            | RejoinState::Complete { replicas: in_isr } => (2, in_isr),
+        };
+        let stage = stage * 2 + u8::from(answers);
+        let read = measured.read.filter(|read| *read >= self.read.saturating_add(READS_LOGS));
+        let behind = measured.behind.filter(|behind| *behind < self.behind);
+        if stage > self.stage || in_isr > self.in_isr || read.is_some() || behind.is_some() {
+            self.moved_at = now;
+        }
+        self.stage = self.stage.max(stage);
+        self.in_isr = self.in_isr.max(in_isr);
+        self.read = read.unwrap_or(self.read);
+        self.behind = behind.unwrap_or(self.behind);
+    }
+
+    /// For how long nothing has moved.
+    #[must_use]
+    pub fn still_for(&self, now: Moment) -> Duration {
+        now.since(self.moved_at)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::BrokerId;
+    use crate::model::{BrokerId, Endpoint};
+    use crate::ports::Advertised;
+
+    #[test]
+    fn only_what_was_never_reached_before_is_headway() {
+        let at = |second| Moment(Duration::from_secs(second));
+        let catching = |in_isr| RejoinState::CatchingUp { in_isr, replicas: 9 };
+        let read = |read| Measured { read: Some(read), behind: None };
+        let behind = |behind| Measured { read: None, behind: Some(behind) };
+        let none = Measured::default();
+        let mut headway = Headway::new(at(0));
+        // Second, what is seen, and for how long nothing has moved then.
+        for (second, state, answers, measured, still) in [
+            (5, RejoinState::Starting, false, none, 5),
+            (6, RejoinState::Starting, false, read(READS_LOGS), 0),
+            (7, RejoinState::Starting, false, read(READS_LOGS + 1), 1),
+            (8, RejoinState::Gone, false, none, 0),
+            (9, RejoinState::Starting, false, none, 1),
+            (10, catching(1), false, none, 0),
+            (11, catching(1), true, none, 0),
+            (12, catching(2), true, behind(1000), 0),
+            (13, catching(1), true, behind(1000), 1),
+            (14, catching(2), true, behind(1001), 2),
+            (15, catching(2), true, behind(999), 0),
+            (16, catching(2), false, behind(999), 1),
+            (17, catching(2), true, none, 2),
+        ] {
+            headway.see(at(second), state, answers, measured);
+            assert_eq!(headway.still_for(at(second)).as_secs(), still, "{second}: {headway:?}");
+        }
+    }
 
     fn look(listed: bool, in_isr: usize, answers: bool) -> Standing {
-        Standing { listed, replicas: 3, in_isr, leads: 0, alone: 0, answers, via: BrokerId(2) }
+        let at = Endpoint { host: "10.0.0.1".to_owned(), port: 9092 };
+        let advertised = Some(Advertised { at, fails: None, reached_by: ["s2".into()].into() });
+        Standing { listed, replicas: 3, in_isr, leads: 0, alone: 0, answers, advertised, via: BrokerId(2) }
+    }
+
+    #[test]
+    fn a_broker_that_clients_cannot_reach_is_not_back() {
+        let mut rejoin = Rejoin::new(true);
+        let back = look(true, 3, true);
+        let fails = Some("nobody answers there".to_owned());
+        let advertised = back.advertised.clone().map(|advertised| Advertised { fails, ..advertised });
+        let misled = RejoinState::Misled { replicas: 3 };
+        assert_eq!(rejoin.see(&Standing { advertised, ..back.clone() }), misled);
+        assert_eq!(rejoin.see(&Standing { advertised: None, ..back.clone() }), misled);
+        assert_eq!(rejoin.see(&back), RejoinState::Complete { replicas: 3 });
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Decision, sentences};
+use crate::decide::{Decision, Failure, failures, sentences};
 use crate::event::{Event, What};
-use crate::model::{BrokerId, Epoch, EpochState, HostName, PeerView, Topology, VolumeUse};
+use crate::model::{BrokerId, CheckSeen, Epoch, EpochState, HostName, PeerView, Topology, VolumeUse};
 use crate::observe::Observation;
 use crate::plan::Phase;
 use crate::policy::{Mode, Policy};
@@ -31,8 +31,14 @@ pub struct Status {
     pub metadata_read: bool,
     /// Signals that cannot see, with the reason.
     pub blind: BTreeMap<String, String>,
+    /// What the checks found of what a takeover by this host needs, as far as it still counts.
+    #[serde(default)]
+    pub checks: Vec<CheckSeen>,
     /// The guarded brokers.
     pub brokers: Vec<BrokerStatus>,
+    /// Every broker that is down, guarded or not, and who failed together with it.
+    #[serde(default)]
+    pub down: Vec<Failure>,
     /// What peers are told, on a page of its own; `None` before the first tick.
     #[serde(skip)]
     pub view: Option<PeerView>,
@@ -87,7 +93,9 @@ impl Status {
             ledger_read: false,
             metadata_read: false,
             blind: BTreeMap::new(),
+            checks: Vec::new(),
             brokers: Vec::new(),
+            down: Vec::new(),
             view: None,
         }
     }
@@ -181,7 +189,9 @@ impl Tracker {
             ledger_read: seen.ledger.is_some(),
             metadata_read: seen.metadata_fresh,
             blind: seen.blind.iter().map(|(signal, why)| ((*signal).to_owned(), why.clone())).collect(),
+            checks: seen.checks.values().cloned().collect(),
             brokers: brokers.collect(),
+            down: failures(seen, topology, policy),
             view: Some(view(topology, policy.mode, seen)),
         }
     }

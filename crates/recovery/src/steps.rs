@@ -1,6 +1,7 @@
 //! One step, one or a few calls to ports. Nothing is decided here: every choice was made in the plan.
 
 mod address;
+mod await_isr;
 mod locks;
 mod unregistered;
 
@@ -12,16 +13,11 @@ use crate::event::{Event, What};
 use crate::journal::{Direction, EpochJournal};
 use crate::model::{BrokerId, HostName, Moment};
 use crate::plan::{Plan, Proves, Step, Unregister};
-use crate::ports::{Note, Ports, ProcessState, Proof, StepError, Unregistered, chain};
-use crate::rejoin::{Rejoin, RejoinState};
-use unregistered::Unlisted;
+use crate::ports::{Note, Ports, Proof, StepError, Unregistered, chain};
 
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// Failed looks at the process in a row (five seconds) before a person is asked.
-const LOOKS_UNSEEN: u32 = 50;
 
 /// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker.
 /// Longer than it gives Kafka itself.
@@ -99,7 +95,9 @@ impl<'a> Context<'a> {
                 let proofs = self.look_here_again(*broker, proofs).await?;
                 ports.broker_host.start(*broker, epoch, &proofs).await
             }
-            Step::AwaitIsr { broker } => self.await_isr(*broker).await,
+            Step::AwaitIsr { broker, patience, restarts } => {
+                self.await_isr(*broker, *patience, *restarts).await
+            }
             Step::ElectPreferred { broker } => ports.cluster.elect_preferred(*broker).await,
         }
     }
@@ -108,6 +106,8 @@ impl<'a> Context<'a> {
         match step {
             Step::MoveAddress { broker, .. } => port(&self.ports.addresses, *broker, step)?.release().await,
             Step::AttachStorage { broker, .. } => port(&self.ports.storage, *broker, step)?.release().await,
+            // Whatever else it had is taken from under it only after this.
+            Step::StartBroker { broker } => Ok(self.prove_ended(*broker).await?.note),
             other => Ok(Note::new(format!("nothing to undo of {}", other.name()))),
         }
     }
@@ -127,6 +127,16 @@ impl<'a> Context<'a> {
         let note = proof.note.clone().with("proven_by", &proof.by).with("host", &proof.host);
         self.proofs.lock().unwrap_or_else(PoisonError::into_inner).push(proof);
         note
+    }
+
+    /// What was proven counts no more: it is proven anew.
+    fn forget_proofs(&self) {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Whether the controller has confirmed that the old registration is gone.
+    fn is_gone(&self) -> bool {
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The proofs made in this run, one for every host that the plan wants one of. What was only written down
@@ -199,61 +209,6 @@ impl<'a> Context<'a> {
                 "no answer, and never sent again: {why}; the session has to expire, and should it hit the new \
                      incarnation, that is started once more"
             )),
-        }
-    }
-
-    /// The outer error: nobody could look. The inner one: it does not run.
-    async fn runs(&self, broker: BrokerId) -> Result<Option<StepError>, StepError> {
-        let why = match self.ports.broker_host.state(broker).await? {
-            ProcessState::Running { .. } => return Ok(None),
-            ProcessState::Exited { why } => format!("Kafka ended by itself: {why}"),
-            ProcessState::Absent => "Kafka is not there any more: somebody stopped it".to_owned(),
-        };
-        let action = format!("keep broker {broker} running until it is back in ISR");
-        Ok(Some(StepError::Refused { driver: self.ports.broker_host.name(), action, why }))
-    }
-
-    /// Waits as long as the process lives: a broker that makes progress is never given up.
-    async fn await_isr(&self, broker: BrokerId) -> Result<Note, StepError> {
-        let gone = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rejoin = Rejoin::new(gone);
-        let mut unlisted = Unlisted::default();
-        let (mut said, mut again) = (String::new(), String::new());
-        let mut unseen = 0;
-        loop {
-            match self.runs(broker).await {
-                // One look that fails is no end of a broker that may be well.
-                Err(_) if unseen < LOOKS_UNSEEN => {
-                    unseen += 1;
-                    self.ports.clock.sleep(LOOK_AGAIN).await;
-                    continue;
-                }
-                looked => looked?.map_or(Ok(()), Err)?,
-            }
-            unseen = 0;
-            let (state, in_isr, replicas) = match self.ports.cluster.standing(broker).await {
-                Ok(look) => {
-                    if unlisted.see(&look, self.ports.clock.now().mono)
-                        && let Some(note) = self.start_once_more(broker, &mut unlisted).await?
-                    {
-                        (rejoin, again) = (Rejoin::new(true), format!("; {}", note.text));
-                        continue;
-                    }
-                    let state = rejoin.see(&look);
-                    if let RejoinState::Complete { replicas } = state {
-                        return Ok(Note::new(format!("{state}{}{again}", self.lost(look.alone)))
-                            .with("partitions", replicas)
-                            .with("read_from_broker", look.via));
-                    }
-                    (state.to_string(), look.in_isr, look.replicas)
-                }
-                Err(error) => (format!("the cluster cannot be asked: {}", chain(&error)), 0, 0),
-            };
-            if state != said {
-                said.clone_from(&state);
-                self.emit(What::Rejoining { state, in_isr, replicas });
-            }
-            self.ports.clock.sleep(LOOK_AGAIN).await;
         }
     }
 

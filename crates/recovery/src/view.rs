@@ -46,7 +46,19 @@ pub fn candidate(topology: &Topology, mode: Mode, seen: &Observation) -> Option<
         carries: seen.carried(&topology.here),
         limit: topology.standby.max_brokers,
         unfit: unfit(mode, seen).map(str::to_owned),
+        not_ready: not_ready(topology, seen),
     })
+}
+
+/// The brokers that this host should take over last, with the first check that failed.
+fn not_ready(topology: &Topology, seen: &Observation) -> BTreeMap<BrokerId, String> {
+    let mut found = BTreeMap::new();
+    for check in seen.failed() {
+        for broker in topology.brokers.values().filter(|b| seen.concerns(check, b, &topology.here)) {
+            found.entry(broker.id).or_insert_with(|| check.to_string());
+        }
+    }
+    found
 }
 
 /// Why this host could take nothing over now, whatever the broker. Others need not wait for it then.
@@ -71,7 +83,8 @@ mod tests {
 
     use super::*;
     use crate::model::{
-        CanaryOutcome, Endpoint, Evidence, Fact, LedgerReading, LedgerStanding, Moment, Now, ProbeOutcome,
+        Broker, CanaryOutcome, Check, Checked, Endpoint, Evidence, Fact, LedgerReading, LedgerStanding,
+        Moment, Now, ProbeOutcome, Verdict,
     };
     use crate::observe::{Board, observe};
     use crate::testing::{BROKER, World};
@@ -169,6 +182,7 @@ mod tests {
             carries: BTreeSet::from([BROKER]),
             limit: 1,
             unfit: None,
+            not_ready: BTreeMap::new(),
         };
         assert_eq!(standing, expected);
         let elsewhere = seen_at(10, vec![(9, ledger("kafka-1")), (9, listed())]);
@@ -185,6 +199,35 @@ mod tests {
         let all = || seen_at(10, vec![(9, ledger("kafka-1")), (9, listed())]);
         assert!(unfit(Mode::Observe, all()).unwrap().contains("observe"));
         assert_eq!(unfit(Mode::Approve, all()), None);
+    }
+
+    #[test]
+    fn a_failed_check_is_told_for_the_brokers_it_concerns_while_it_counts() {
+        let first = World::topology().brokers[&BROKER].clone();
+        let mut topology = World::topology();
+        topology.brokers.insert(ID2, Broker { id: ID2, home: "kafka-2".into(), ..first });
+        let found = |check, verdict| Fact::Checked {
+            found: Checked { check, verdict, says: "wrong password".to_owned(), remedy: String::new() },
+            counts_for: Duration::from_secs(900),
+        };
+        let at_kafka_1 = found(Check::Fence("kafka-1".into()), Verdict::Fail);
+        let warned = found(Check::Fence("kafka-2".into()), Verdict::Warn);
+        let told = |now, facts: Vec<(u64, Fact)>| {
+            candidate(&topology, Mode::Auto, &seen_at(now, facts)).unwrap().not_ready
+        };
+        let expected: BTreeMap<_, _> = [(BROKER, "fence of kafka-1".to_owned())].into();
+        // Before the ledger is read, a broker is at home.
+        assert_eq!(told(10, vec![(9, at_kafka_1.clone()), (9, warned)]), expected);
+        assert_eq!(told(900, vec![(9, at_kafka_1.clone()), (899, ledger("kafka-1"))]), expected);
+        // Another host has it by now, and it is that one who is fenced.
+        assert!(told(900, vec![(9, at_kafka_1.clone()), (899, ledger("standby-2"))]).is_empty());
+        // Old, or mended.
+        assert!(told(910, vec![(9, at_kafka_1.clone())]).is_empty());
+        let mended = found(Check::Fence("kafka-1".into()), Verdict::Ok);
+        assert!(told(10, vec![(8, at_kafka_1), (9, mended)]).is_empty());
+        assert_eq!(told(10, vec![(9, found(Check::Ledger, Verdict::Fail))]).len(), 2);
+        // A takeover goes without it.
+        assert!(told(10, vec![(9, found(Check::ClassData, Verdict::Fail))]).is_empty());
     }
 
     #[test]

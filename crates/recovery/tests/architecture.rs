@@ -14,10 +14,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("decision", &["model"]),
     ("experience", &["model", "observe"]),
     ("decide", &["model", "departure", "observe", "policy", "decision", "experience"]),
-    ("plan", &["model", "observe", "decision", "experience"]),
+    ("plan", &["model", "observe", "policy", "decision", "experience"]),
     ("journal", &["model", "plan", "ports"]),
     ("progress", &["model", "plan", "journal"]),
-    ("rejoin", &["ports"]),
+    ("rejoin", &["model", "ports"]),
     ("view", &["model", "observe", "policy"]),
 ];
 

@@ -3,13 +3,15 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use recovery::cycle::Cycle;
 use recovery::decide::{Decision, HoldReason};
 use recovery::event::What;
-use recovery::model::{BrokerId, HostName, Outcome};
+use recovery::model::{
+    BrokerId, Check, Checked, Epoch, Evidence, Fact, HostName, Outcome, Topology, Verdict,
+};
 use recovery::policy::Mode;
 use recovery::ports::{Clock, HealthSignal, Ledger};
 use recovery::status::Status;
@@ -23,14 +25,23 @@ struct Daemon {
 }
 
 fn start(world: &World, mode: Mode) -> Daemon {
+    start_with(world, mode, World::topology(), Vec::new())
+}
+
+fn start_on(world: &World, mode: Mode, topology: Topology) -> Daemon {
+    start_with(world, mode, topology, Vec::new())
+}
+
+fn start_with(world: &World, mode: Mode, topology: Topology, further: Vec<Arc<dyn HealthSignal>>) -> Daemon {
     let policy = recovery::policy::Policy { mode, ..World::policy() };
-    let (cycle, status) = Cycle::new(World::topology(), policy, world.ports());
+    let (cycle, status) = Cycle::new(topology, policy, world.ports());
     let ledger = recovery::ledger_signal::LedgerSignal::new(
         Arc::new(world.clone()),
         [(BROKER, HostName::from("kafka-1"))].into(),
         watch::channel(BTreeMap::new()).1,
     );
-    let signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(world.clone()), Arc::new(ledger)];
+    let mut signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(world.clone()), Arc::new(ledger)];
+    signals.extend(further);
     let (stop, stopped) = oneshot::channel::<()>();
     tokio::spawn(cycle.run(signals, async move {
         let _ = stopped.await;
@@ -251,6 +262,67 @@ async fn holds_are_kept_in_the_ledger_with_their_evidence() {
     assert!(evidence.iter().any(|line| line.contains("cannot be reached")), "{evidence:?}");
 }
 
+/// A check of the fence of kafka-1, every minute, that finds what it is told to find.
+struct FenceCheck(Arc<Mutex<Verdict>>);
+
+#[async_trait::async_trait]
+impl HealthSignal for FenceCheck {
+    fn name(&self) -> &'static str {
+        "checks"
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
+        let verdict = *self.0.lock().expect("whole");
+        let (check, remedy) = (Check::Fence("kafka-1".into()), "change the password".to_owned());
+        let found = Checked { check, verdict, says: "it says".to_owned(), remedy };
+        let fact = Fact::Checked { found, counts_for: Duration::from_secs(180) };
+        vec![Evidence { signal: self.name(), at: clock.now().mono, fact }]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_turns_is_told_once_and_kept_and_keeps_nobody_from_acting() {
+    let world = World::new();
+    let verdict = Arc::new(Mutex::new(Verdict::Ok));
+    let daemon =
+        start_with(&world, Mode::Auto, World::topology(), vec![Arc::new(FenceCheck(verdict.clone()))]);
+    let told = || {
+        let events = world.truth().events.clone();
+        let turns = events.iter().filter_map(|event| match &event.what {
+            What::CheckFailed { found } => Some(("failed", found.check.to_string())),
+            What::CheckPassed { found } => Some(("passed", found.check.to_string())),
+            _ => None,
+        });
+        turns.collect::<Vec<_>>()
+    };
+    pass(&world, 5).await;
+    assert_eq!(daemon.status.borrow().checks.len(), 1);
+    assert_eq!(told(), [], "what is well from the begin is no news");
+    *verdict.lock().expect("whole") = Verdict::Fail;
+    pass(&world, 200).await;
+    let failed = ("failed", "fence of kafka-1".to_owned());
+    assert_eq!(told(), std::slice::from_ref(&failed), "once, however often it is looked at");
+    let candidate = daemon.status.borrow().view.as_ref().and_then(|view| view.candidate.clone());
+    let not_ready = candidate.expect("it guards a broker").not_ready;
+    assert_eq!(not_ready, [(BROKER, "fence of kafka-1".to_owned())].into());
+    assert_eq!(daemon.decision(), Some(Decision::Healthy));
+    let kept = world.remembered(BROKER).await.expect("up");
+    assert!(kept.iter().any(|event| matches!(event.what, What::CheckFailed { .. })), "{kept:?}");
+    *verdict.lock().expect("whole") = Verdict::Warn;
+    pass(&world, 100).await;
+    assert_eq!(told(), [failed, ("passed", "fence of kafka-1".to_owned())]);
+    // The only standby acts whatever its check said last.
+    *verdict.lock().expect("whole") = Verdict::Fail;
+    pass(&world, 100).await;
+    world.kill();
+    pass(&world, 15).await;
+    assert!(matches!(outcome(&world).await, Some(Outcome::Recovered { .. })));
+}
+
 fn kills_and_starts(world: &World) -> (usize, usize) {
     let truth = world.truth();
     (truth.kills, truth.starts)
@@ -319,4 +391,26 @@ async fn a_request_that_is_carried_out_late_does_not_end_the_takeover() {
     let said = format!("{journal:?}");
     assert!(said.contains("its registration was removed once it had come back"), "{said}");
     assert_eq!(daemon.decision(), Some(Decision::Healthy));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_was_fenced_is_told_at_once_that_it_has_not_rejoined() {
+    let world = World::new();
+    let standby = start(&world, Mode::Auto);
+    pass(&world, 5).await;
+    world.kill();
+    pass(&world, 15).await;
+    assert!(matches!(outcome(&world).await, Some(Outcome::Recovered { .. })), "{:?}", world.truth().events);
+    drop(standby);
+    let told = |world: &World| {
+        let events = world.truth().events.clone();
+        let told = events.iter().filter(|event| matches!(event.what, What::NotRejoined));
+        told.map(|event| (event.host.0.clone(), event.broker, event.epoch)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&world), [], "no other host says so");
+    let mut topology = World::topology();
+    topology.here = "kafka-1".into();
+    let _back = start_on(&world, Mode::Observe, topology);
+    pass(&world, 30).await;
+    assert_eq!(told(&world), [("kafka-1".to_owned(), Some(BROKER), Some(Epoch(1)))], "once");
 }

@@ -1,13 +1,15 @@
 //! Decisions on pictures drawn by hand: several brokers on one host, and time in which nobody looked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
-    Broker, BrokerId, Epoch, Evidence, Fact, LedgerReading, LedgerStanding, LocalProcess, Moment, Now,
-    PeerSaw, PeerView, ProbeOutcome, QuorumView, Topology,
+    Attempt, Broker, BrokerId, Cause, Epoch, EpochState, Evidence, Fact, Instruction, LedgerReading,
+    LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome,
+    QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
 use recovery::testing::{BROKER, World};
@@ -311,6 +313,47 @@ fn no_window_of_any_length_makes_a_clean_stop_of_a_death() {
                 let going = Going { blind: (from, from + length), unheard, ..DIED };
                 assert!(!stopped_cleanly(going), "blind from {from} ms for {length} ms");
             }
+        }
+    }
+}
+
+/// Its Kafka answers here, and the takeover has waited in vain for the rest: a person looks, and says so.
+#[test]
+fn a_broker_that_answers_and_did_not_come_back_needs_a_person() {
+    for (at, acked, person) in
+        [("await_isr", false, true), ("await_isr", true, false), ("prove", false, false)]
+    {
+        let mut board = board(&BTreeMap::new(), 200);
+        let why = "9 of 10 partitions in ISR".to_owned();
+        let attempt = Attempt {
+            epoch: Epoch(1),
+            at: Timestamp::UNIX_EPOCH,
+            by: "standby-1".into(),
+            cause: Cause::Automatic,
+            in_place: false,
+            ended: Some("stuck".to_owned()),
+            ended_at: None,
+            why: None,
+            time_to_isr: None,
+            phases: BTreeMap::new(),
+        };
+        let outcome = Outcome::Stuck { at: at.to_owned(), why };
+        let standing = LedgerStanding {
+            epoch: Epoch(1),
+            state: Some(EpochState::Ended { by: "standby-1".into(), outcome }),
+            attempts: vec![attempt],
+            ..LedgerStanding::untouched("standby-1".into())
+        };
+        let ack =
+            Instruction::Ack { broker: None, reason: "seen".to_owned(), epochs: [(BROKER, Epoch(1))].into() };
+        let ack = Order { at: Timestamp::UNIX_EPOCH, host: "a".into(), who: "ada".to_owned(), what: ack };
+        let orders = Arc::new(Orders(acked.then_some(ack).into_iter().collect()));
+        let reading = LedgerReading { brokers: [(BROKER, standing)].into(), orders, ..Default::default() };
+        board.record(Evidence { signal: "test", at: seconds(201), fact: Fact::Ledger(reading) });
+        let decision = decide(BROKER, &seen(&board, 201), &topology(), &World::policy());
+        match (&decision, person) {
+            (Decision::Escalate { .. }, true) | (Decision::Healthy, false) => {}
+            _ => panic!("{at}, acked: {acked}: {decision:?}"),
         }
     }
 }

@@ -69,8 +69,8 @@ async fn every_step_that_fails_ends_as_its_row_says() {
         ("await_locks", Fault::Unconfirmed, "abandoned"),
         ("verify_log_dirs", Fault::Refuse, "abandoned"),
         ("unregister", Fault::Unconfirmed, "recovered"),
-        ("start_broker", Fault::Refuse, "stuck"),
-        ("start_broker", Fault::Unconfirmed, "stuck"),
+        ("start_broker", Fault::Refuse, "abandoned"),
+        ("start_broker", Fault::Unconfirmed, "abandoned"),
         ("state", Fault::Refuse, "stuck"),
         ("reset_clients", Fault::Refuse, "recovered"),
         ("elect_preferred", Fault::Refuse, "recovered"),
@@ -349,7 +349,7 @@ async fn a_crash_at_any_write_of_a_restart_in_place_ends_like_no_crash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_that_ends_by_itself_is_stuck_and_can_be_started_again_without_a_fence() {
+async fn a_broker_that_ends_by_itself_can_be_started_again_without_a_fence() {
     let (world, again) = ended_by_itself().await;
     assert_eq!(again.from, HostName::from(HERE), "the ledger says who may have written");
     assert!(!again.steps().any(|(_, step)| matches!(step, Step::Fence { .. })), "nobody fences himself");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dead::{dead_broker_with, ended_by_itself, journal, promises_hold};
 use recovery::event::What;
-use recovery::model::{Cause, Locks, Outcome};
+use recovery::model::{Cause, Grace, Locks, Outcome};
 use recovery::takeover::take_over;
 use recovery::testing::{Fault, World};
 
@@ -29,15 +29,14 @@ async fn a_dead_owners_lock_is_waited_for_and_kafka_is_started_once() {
         dead_broker_with(&world, Locks { lease: Some(Duration::from_secs(60)), ..Locks::default() }).await;
     let shown = plan.to_string();
     assert!(shown.contains(
-        "nobody holds .lock in /mnt/kafka/broker1, 180.0 s at most (a dead client's lease is 60.0 s)"
+        "nobody holds .lock in /mnt/kafka/broker1, 3 min at most (a dead client's lease is 1 min)"
     ));
     let outcome =
         take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
     assert_eq!(outcome.label(), "recovered", "{outcome:?}");
     promises_hold(&world, "a lease of 60 s");
     let waited = waits(&world);
-    let words =
-        ["await_locks: /mnt/kafka/broker1/.lock is held by a client of the storage", "180.0 s at most"];
+    let words = ["await_locks: /mnt/kafka/broker1/.lock is held by a client of the storage", "3 min at most"];
     assert!(matches!(&waited[..], [one] if words.iter().all(|word| one.contains(word))), "{waited:?}");
     let said = format!("{:?}", journal(&world).await.records);
     assert!(said.contains("nobody holds a lock any more, after 5"), "{said}");
@@ -45,6 +44,23 @@ async fn a_dead_owners_lock_is_waited_for_and_kafka_is_started_once() {
     let (died, started) = (truth.died_at.expect("killed"), truth.started_at.expect("started"));
     let took = started.since(died);
     assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(62), "{took:?}");
+}
+
+/// A filer that has just failed over grants nobody a lock, and nobody holds one.
+#[tokio::test(start_paused = true)]
+async fn a_storage_that_has_moved_is_waited_for_and_says_how_long() {
+    let world = World::new();
+    world.truth().lease = Duration::from_secs(45);
+    let plan = dead_broker_with(&world, Locks::default()).await;
+    let why = "ONTAP shows that node node-01 is taken_over".to_owned();
+    world.truth().grace = Some(Grace { why, at_most: Some(Duration::from_secs(45)) });
+    let outcome =
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    assert_eq!(outcome.label(), "recovered", "{outcome:?}");
+    let waited = waits(&world);
+    let words =
+        ["node-01 is taken_over: for 45.0 s after such a move it grants no new lock", "3 min at most"];
+    assert!(matches!(&waited[..], [one] if words.iter().all(|word| one.contains(word))), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

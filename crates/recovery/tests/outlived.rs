@@ -24,7 +24,8 @@ async fn lives_on(world: &World, answers: Duration) -> Plan {
     let standing = standing(world).await;
     let (takeover, _) =
         recovery::decide::decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
-    let fresh = recovery::plan::plan(&takeover, standing.epoch.next(), &topology, &seen).expect("a plan");
+    let fresh = recovery::plan::plan(&takeover, standing.epoch.next(), &topology, &World::policy(), &seen)
+        .expect("a plan");
     plan.stages = fresh.stages;
     world.truth().answers_arp_until = Some(Moment(world.now().mono.0 + answers));
     plan

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use recovery::decision::Takeover;
 use recovery::model::{
     Attempt, Basis, BrokerId, Cause, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, LogTail,
-    Moment, Now, Phase, Prediction, Topology,
+    Moment, Now, Phase, Prediction, Topology, VolumeUse,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -35,6 +35,7 @@ fn attempt(hours: i64, cause: Cause, in_place: bool, (fence, rejoin): (u64, u64)
         cause,
         in_place,
         ended: Some("recovered".to_owned()),
+        ended_at: None,
         why: None,
         time_to_isr: Some(secs(2 + fence + rejoin)),
         phases: phases.into(),
@@ -84,7 +85,7 @@ fn predicted_by(
         succeeds: None,
         unregistered: false,
     };
-    plan(&takeover, Epoch(1), topology, &seen).expect("the broker is configured").predicted
+    plan(&takeover, Epoch(1), topology, &World::policy(), &seen).expect("the broker is configured").predicted
 }
 
 fn parts(prediction: &Prediction) -> BTreeMap<Phase, (Duration, Basis)> {
@@ -168,7 +169,7 @@ fn logs_that_must_be_read_count_as_far_as_nothing_was_measured() {
     assert_eq!(rejoin(little).0, secs(6));
     let much = predicted_on(board(100_000_000_000), "kafka-1", Cause::Automatic, &before);
     assert!(
-        much.as_ref().is_some_and(|said| said.to_string().contains("85.0 s to read 100000 MB")),
+        much.as_ref().is_some_and(|said| said.to_string().contains("1 min 25 s to read 100000 MB")),
         "{much:?}"
     );
     assert_eq!(rejoin(much).0, secs(85));
@@ -177,6 +178,21 @@ fn logs_that_must_be_read_count_as_far_as_nothing_was_measured() {
 #[test]
 fn a_switchover_has_no_fault_to_count_from() {
     assert_eq!(predicted("kafka-1", Cause::Planned, &[]), None);
+}
+
+#[test]
+fn a_storage_that_has_moved_is_waited_for_from_now_on() {
+    let verify = |grace: Option<Duration>| {
+        let mut board = Board::default();
+        let usage = VolumeUse { grace, ..VolumeUse::default() };
+        let fact = Fact::Volumes { broker: BROKER, usage };
+        board.record(Evidence { signal: "ontap_clients", at: Moment(secs(100)), fact });
+        let predicted = predicted_on(board, "kafka-1", Cause::Automatic, &[]);
+        parts(&predicted.expect("it has a fault"))[&Phase::Verify].0
+    };
+    // What is assumed of claim, fence, prove and prepare: 10 ms, 3 s, 100 ms, 1 s.
+    assert_eq!(verify(Some(secs(40))), secs(40) - Duration::from_millis(4110));
+    assert_eq!(verify(Some(secs(1))), verify(None), "it is over by then");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
             let place = Distrust::ALL.iter().position(|one| one == distrust);
             match distrusted(place.map_or(0, |place| place + 1)) {
                 Some(next) => next,
-                None => R::MassFailure { down: 2, of: 3, limit: 1 },
+                None => R::MassFailure { down: 2, of: 3, limit: 1, brokers: BTreeSet::new() },
             }
         }
         Some(R::MassFailure { .. }) => R::StorageStalled { here: true, at: BTreeSet::new() },
@@ -40,7 +40,9 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
             R::BudgetSpent { budget: Budget::Broker, used: 3, window: Duration::from_secs(3600) }
         }
         Some(R::BudgetSpent { .. }) => R::ClaimedElsewhere { by: "b".into(), epoch: Epoch(1) },
-        Some(R::ClaimedElsewhere { .. }) => R::OthersFirst { host: "b".into(), step_in: Duration::ZERO },
+        Some(R::ClaimedElsewhere { .. }) => {
+            R::OthersFirst { host: "b".into(), step_in: Duration::ZERO, failing: None }
+        }
         Some(R::OthersFirst { .. }) => R::LeftToOthers { hosts: BTreeSet::new() },
         Some(R::LeftToOthers { .. }) => R::FencedHere { epoch: Epoch(1), left_to: BTreeSet::new() },
         Some(R::FencedHere { .. }) => R::StandbyFull { owns: 1 },

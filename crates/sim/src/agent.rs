@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use recovery::event::{Event, What};
-use recovery::model::{BrokerId, Epoch, Moment, Now};
+use recovery::model::{BrokerId, Epoch, HeldLock, Moment, Now};
 use recovery::ports::{
-    Address, BrokerHost, Clock, EventSink, HeldLock, HostLock, Ledger, Note, Ports, ProcessState, Proof,
-    StepError, Storage,
+    Address, BrokerHost, Clock, EventSink, HostLock, Ledger, Note, Ports, ProcessState, Proof, StepError,
+    Storage,
 };
 
 use crate::scenario::{Bug, Frozen, Ms};
@@ -390,6 +390,10 @@ impl BrokerHost for Agent {
         })
     }
 
+    async fn bytes_read(&self, _broker: BrokerId, _pid: i32) -> Option<u64> {
+        None
+    }
+
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {
         self.check_stop(index(broker));
         let host = self.host;
@@ -445,7 +449,8 @@ impl BrokerHost for Agent {
         let host = self.host;
         self.act(5, 50, |state| {
             let blind = state.setup.bug == Some(Bug::BlindToBoots);
-            let seen = |p: &&Process| p.host == host && !(blind && p.phase == Phase::Boots);
+            let gone = |p: &Process| state.setup.bug == Some(Bug::HungIsGone) && state.now < p.hung_until;
+            let seen = |p: &&Process| p.host == host && !gone(p) && !(blind && p.phase == Phase::Boots);
             let mut here = state.brokers[index(broker)].processes.iter().filter(seen);
             if here.any(|process| process.epoch != epoch.0) {
                 return Err(refused("prove that Kafka is stopped", "it runs"));

@@ -48,12 +48,19 @@ impl State {
                 self.leader_epoch += 1;
                 self.leader_since = self.now;
             }
+            Fault::QuorumLost => {
+                self.no_quorum_until = until;
+                self.leader_epoch += 1;
+                // Whoever leads then gives every session its full time.
+                self.leader_since = until;
+            }
             Fault::Unregistered(broker) => self.unregister(*broker),
             Fault::KafkaFreezes(_)
             | Fault::KafkaCrashes(_)
             | Fault::KafkaHangs(_)
             | Fault::KafkaStops(_)
             | Fault::StartsFail(..)
+            | Fault::StartsHang(..)
             | Fault::SlowRecovery(..) => self.hit_kafka(what, until),
             Fault::Pause(_) | Fault::Resume | Fault::Ack | Fault::Approve(_) | Fault::Switchover(..) => {
                 self.order(what);
@@ -70,6 +77,7 @@ impl State {
         | Fault::KafkaHangs(broker)
         | Fault::KafkaStops(broker)
         | Fault::StartsFail(broker, _)
+        | Fault::StartsHang(broker, _)
         | Fault::SlowRecovery(broker, _)) = what
         else {
             return;
@@ -80,6 +88,9 @@ impl State {
         }
         if let Fault::StartsFail(_, starts) = what {
             self.brokers[broker].starts_fail = *starts;
+        }
+        if let Fault::StartsHang(_, starts) = what {
+            self.brokers[broker].starts_hang = *starts;
         }
         let Some(process) = self.brokers[broker].processes.first_mut() else { return };
         match what {

@@ -63,6 +63,10 @@ pub fn scenario(seed: u64) -> Scenario {
         4..=7 => fail_again(&mut around, &mut scenario, begin),
         8..=11 => miss_the_ledger(&mut around, &mut scenario, begin),
         12..=13 => copy_the_first(&mut scenario),
+        95..=96 => long_dead(&mut scenario),
+        97..=99 => lose_power(&mut around, &mut scenario),
+        14..=17 => lose_the_quorum(&mut around, &mut scenario, begin),
+        18..=21 => hang_again(&mut around, &mut scenario, begin),
         _ => {}
     }
     scenario.events.sort_by_key(|event| event.at);
@@ -96,6 +100,11 @@ pub fn planted(seed: u64, bug: Bug) -> Scenario {
         }
         Bug::AnyLedger => miss_the_ledger(&mut rng, &mut scenario, QUIET),
         Bug::AnyMachine => copy_the_first(&mut scenario),
+        Bug::EndlessWindow => {
+            scenario.events.clear();
+            long_dead(&mut scenario);
+        }
+        Bug::HungIsGone => hang_again(&mut rng, &mut scenario, QUIET),
         Bug::LocksUnasked => scenario.lease = rng.between(5_000, 45_000),
         _ => {}
     }
@@ -222,6 +231,24 @@ fn miss_the_ledger(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
     scenario.events.push(Timed { at: begin, lasts, what: Fault::LedgerMissing(host) });
 }
 
+/// The standbys cannot reach one broker, for good; and long after that another one's host dies.
+fn long_dead(scenario: &mut Scenario) {
+    let standbys = scenario.brokers..scenario.hosts();
+    let event = |at, what| Timed { at, lasts: 0, what };
+    let cut = |host| event(QUIET, Fault::Cut(Node::Host(host), Node::Host(0)));
+    scenario.events.extend(standbys.map(cut));
+    scenario.events.push(event(QUIET + 30_000, Fault::HostDies(1)));
+}
+
+/// All brokers' hosts lose power in the same moment, and start again one after the other.
+fn lose_power(rng: &mut Rng, scenario: &mut Scenario) {
+    let mut back = rng.between(10_000, 60_000);
+    for host in 0..scenario.brokers {
+        scenario.events.push(Timed { at: QUIET, lasts: back, what: Fault::HostDies(host) });
+        back += rng.between(5_000, 20_000);
+    }
+}
+
 /// The last standby was made from a copy of the first broker's home.
 fn copy_the_first(scenario: &mut Scenario) {
     (scenario.twin, scenario.home_agents) = (true, true);
@@ -234,6 +261,25 @@ fn fail_again(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
     scenario.events.push(Timed { at: begin, lasts: 0, what: fails });
     let at = begin + rng.between(0, 2_000);
     scenario.events.push(Timed { at, lasts: 0, what: Fault::KafkaCrashes(broker) });
+}
+
+/// A host dies, and the controllers have no leader from about then on, for longer than Kafka waits for them,
+/// or not.
+fn lose_the_quorum(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let broker = rng.index(scenario.brokers);
+    scenario.events.push(Timed { at: begin, lasts: 0, what: Fault::HostDies(broker) });
+    let (at, lasts) = (begin + rng.between(0, 15_000), rng.between(5_000, 120_000));
+    scenario.events.push(Timed { at, lasts, what: Fault::QuorumLost });
+}
+
+/// A host dies, and the next starts of its broker hang, or fail one after the other.
+fn hang_again(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
+    let broker = rng.index(scenario.brokers);
+    let starts = rng.between(1, 5);
+    let hangs = rng.percent(50);
+    let what = if hangs { Fault::StartsHang(broker, 1) } else { Fault::StartsFail(broker, starts) };
+    scenario.events.push(Timed { at: begin, lasts: 0, what });
+    scenario.events.push(Timed { at: begin, lasts: 0, what: Fault::HostDies(broker) });
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The core's own proof of who is who: each agent's ledger behind it, and what its machine keeps of itself.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use recovery::known::{Identity, KnownLedger, Machine, Member, Met};
+use recovery::model::{BrokerId, Epoch};
 use recovery::ports::{Ledger, LedgerError};
 
 use crate::agent::{Agent, id};
@@ -13,11 +15,12 @@ use crate::scenario::Bug;
 pub(crate) struct Kept {
     instance: String,
     met: Mutex<Option<Met>>,
+    epochs: Mutex<BTreeMap<BrokerId, Epoch>>,
 }
 
 impl Kept {
     pub(crate) fn new(host: usize) -> Self {
-        Self { instance: format!("machine-{host}"), met: Mutex::default() }
+        Self { instance: format!("machine-{host}"), met: Mutex::default(), epochs: Mutex::default() }
     }
 }
 
@@ -38,6 +41,16 @@ impl Machine for Kept {
 
     fn ensure_instance(&self) -> Result<String, LedgerError> {
         Ok(self.instance.clone())
+    }
+
+    fn newest_epoch(&self, broker: BrokerId) -> Result<Epoch, LedgerError> {
+        let epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(epochs.get(&broker).copied().unwrap_or_default())
+    }
+
+    fn keep_epoch(&self, broker: BrokerId, epoch: Epoch) -> Result<(), LedgerError> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner).insert(broker, epoch);
+        Ok(())
     }
 }
 

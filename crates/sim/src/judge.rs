@@ -96,9 +96,7 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
     let count = state.brokers.len();
     let down = |b: &usize| state.probe(host, *b) != ProbeOutcome::Answered;
     match reason {
-        HoldReason::Isolated { .. } => {
-            (0..count).filter(|b| *b != broker).filter(down).count() * 2 >= count - 1
-        }
+        HoldReason::Isolated { .. } => state.out_of_sight(host, broker),
         HoldReason::MetadataBlind => (0..count).all(|b| down(&b)),
         HoldReason::OutOfReach { .. } => {
             state.brokers[broker].registration.is_some_and(|r| state.now - r.heard < 3_000)
@@ -116,7 +114,7 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
         HoldReason::LedgerDamaged { .. }
         | HoldReason::LedgerDistrusted { .. }
         | HoldReason::NoFence { .. } => false,
-        HoldReason::MassFailure { limit, .. } => (0..count).filter(down).count() > *limit,
+        HoldReason::MassFailure { limit, .. } => state.together(host, broker).len() > *limit,
         HoldReason::StorageStalled { .. } => (0..state.hosts.len()).any(|h| state.stalled(h)),
         HoldReason::HostCarries { host: carrier, broker } => {
             let other = crate::agent::index(*broker);

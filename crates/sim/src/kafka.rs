@@ -6,6 +6,8 @@ use crate::world::{Phase, Registration, State, self_name};
 
 /// Without a heartbeat for this long the controller fences a broker (Kafka's default).
 const SESSION: Ms = 9_000;
+/// How long a Kafka tries to register before it ends by itself: half of Kafka's default.
+const REGISTERS_WITHIN: Ms = 30_000;
 /// From the registration to the unfencing, where the logs were closed well enough.
 const RECOVERY: Ms = 800;
 /// From the unfencing to the full ISR.
@@ -106,12 +108,17 @@ impl State {
         faults.any(|(k, whom, until)| *k == kind && whom.is_none_or(|h| h == host) && self.now < *until)
     }
 
+    /// Whether an active controller hears what runs on a host.
+    pub(crate) fn controllers_hear(&self, host: usize) -> bool {
+        self.now >= self.no_quorum_until && self.reaches(Node::Host(host), Node::Controllers)
+    }
+
     fn run_process(&mut self, broker: usize, index: usize) {
         let mut process = self.brokers[broker].processes[index].clone();
         if !self.works(&process) || self.stalled(process.host) && process.phase != Phase::Serves {
             return;
         }
-        let heard = self.reaches(Node::Host(process.host), Node::Controllers);
+        let heard = self.controllers_hear(process.host);
         // It could: see "A Kafka that registers behind its fence" in docs/safety.md.
         let registers = heard && !self.hosts[process.host].denied;
         let due = self.now >= process.until;
@@ -128,6 +135,13 @@ impl State {
                 return;
             }
             Phase::Boots if due => process.phase = Phase::Registers,
+            Phase::Registers if !heard && self.now > process.until + REGISTERS_WITHIN => {
+                let host = process.host;
+                self.say(|| format!("Kafka of broker {} finds no controller and ends", broker + 1));
+                self.end_process(broker, host, true);
+                self.supervise(broker, host);
+                return;
+            }
             Phase::Registers if registers => {
                 let free = reg.is_none_or(|r| r.unfenced_at.is_none() || r.process == process.id);
                 if free {

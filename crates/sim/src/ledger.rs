@@ -67,6 +67,18 @@ impl Book {
         self.journals(broker).fold(LedgerStanding::untouched(home.clone()), LedgerStanding::then)
     }
 
+    /// Where it stood at that time, to a host whose own records are never late to it.
+    pub(crate) fn stood(
+        &self,
+        broker: usize,
+        home: &HostName,
+        then: Ms,
+        reader: &HostName,
+    ) -> LedgerStanding {
+        let journals = self.as_of(broker, then, reader);
+        journals.iter().fold(LedgerStanding::untouched(home.clone()), LedgerStanding::then)
+    }
+
     /// The owner, while no other host has an open epoch.
     pub(crate) fn owner_alone(&self, broker: usize, home: &HostName) -> Option<HostName> {
         let standing = self.standing(broker, home);
@@ -357,7 +369,11 @@ impl Ledger for Agent {
         let host = self.host;
         self.write(move |state| {
             let (now, bug) = (state.now, state.setup.bug);
-            state.book_at(host).append(&written, now, bug)
+            let appended = state.book_at(host).append(&written, now, bug);
+            if appended.is_ok() {
+                state.check_end(host, index(written.broker), &written.entries);
+            }
+            appended
         })
         .await
     }

@@ -19,6 +19,7 @@ mod run;
 pub mod scenario;
 pub mod shrink;
 mod signals;
+mod together;
 mod world;
 
 pub use judge::End;

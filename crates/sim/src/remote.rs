@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use recovery::model::{BrokerId, Epoch, HostName, PartitionView, ProbeOutcome, Replication};
-use recovery::ports::{Cluster, Fence, Note, Proof, Standing, StepError, Unregistered};
+use recovery::ports::{Advertised, Cluster, Fence, Note, Proof, Reach, Standing, StepError, Unregistered};
 
 use crate::agent::{Agent, id, index, refused, unconfirmed};
 use crate::scenario::{Bug, Device as Fails, FenceKind, Ms, Node};
+use crate::signals::endpoint;
 use crate::world::State;
 
 /// A driver's own deadline.
@@ -171,15 +172,22 @@ impl Cluster for Agent {
         let Some(via) = survivor(&state, self.host, Some(at)) else {
             return Err(unconfirmed("ask a surviving broker"));
         };
+        let answers = state.probe(self.host, at) == ProbeOutcome::Answered;
+        let advertised = Advertised { at: endpoint(at), fails: None, reached_by: BTreeSet::new() };
         Ok(Standing {
             listed: state.brokers[via].lists & (1 << at) != 0,
             replicas: 2,
             in_isr: if state.brokers[at].in_isr { 2 } else { 0 },
             leads: 0,
             alone: 0,
-            answers: state.probe(self.host, at) == ProbeOutcome::Answered,
+            answers,
+            advertised: answers.then_some(advertised),
             via: id(via),
         })
+    }
+
+    async fn reach(&self, _: BrokerId) -> Reach {
+        Reach::Untold { why: "no peer asks here".to_owned() }
     }
 
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
@@ -189,6 +197,17 @@ impl Cluster for Agent {
             Some(_) => Ok(state.brokers[index(broker)].registration.is_some()),
             None => Err(unconfirmed("ask a surviving broker")),
         }
+    }
+
+    async fn quorum(&self) -> Result<(), StepError> {
+        self.awake().await;
+        let found = self.world.state().controllers_hear(self.host);
+        if found { Ok(()) } else { Err(unconfirmed("find the active controller")) }
+    }
+
+    async fn behind(&self, _broker: BrokerId) -> Result<u64, StepError> {
+        self.awake().await;
+        Ok(0)
     }
 
     async fn partitions(&self) -> Result<PartitionView, StepError> {
@@ -202,7 +221,7 @@ impl Cluster for Agent {
         let (here, there) = (Node::Host(host), Node::Controllers);
         self.act(5, 100, |state| {
             let why = "the controllers cannot be reached".to_owned();
-            if !state.passes(here, there) {
+            if !state.passes(here, there) || state.now < state.no_quorum_until {
                 return Unregistered::NotSent { why };
             }
             let down = sharing

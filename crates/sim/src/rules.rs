@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use recovery::journal::Claim;
-use recovery::model::{Cause, Epoch, HostName, Instruction, Orders};
+use recovery::journal::{Claim, Entry, Intents};
+use recovery::model::{Cause, Epoch, HostName, Instruction, Orders, Outcome};
 use recovery::plan::Step;
 use recovery::ports::Proof;
 
@@ -17,7 +17,8 @@ use crate::world::{Phase, State};
 /// for 3 s, a probe is made every half second, and clocks may be 5 % off.
 const WELL: Ms = 4_000;
 
-/// A host that has been denied its storage for this long has read so in the ledger, if it reads it at all.
+/// A host that has been denied its storage for this long, and of which the ledger has said so for as long,
+/// has read it there, if it reads at all.
 const READ_WITHIN: Ms = 15_000;
 
 /// From the end of standing still to the call that was about to be made: a step of the world, and a moment.
@@ -26,6 +27,31 @@ const ONE_CALL: Ms = 600;
 /// From a decision on fresh evidence to the fence there lie 5 s at most, by a clock that may be 5 % off,
 /// whatever stood still in between.
 const WELL_SINCE_DECISION: Ms = WELL + 5_500;
+
+impl State {
+    /// Whoever has started Kafka on a new host, and gives up, leaves nothing of it there for the next one to
+    /// meet.
+    pub(crate) fn check_end(&mut self, host: usize, broker: usize, entries: &[Entry]) {
+        let ended = |entry: &Entry| matches!(entry, Entry::Ended { outcome: Outcome::Abandoned { .. } });
+        if !entries.iter().any(ended) {
+            return;
+        }
+        let Some(journal) = self.book.journals(broker).last() else { return };
+        let plan = &journal.claim.plan;
+        let start = plan.steps().position(|(_, step)| matches!(step, Step::StartBroker { .. }));
+        let started = Intents::of(&journal.records).steps().any(|step| Some(step) == start);
+        let ours = plan.from != plan.to && plan.to == self.name(host);
+        let state = &self.brokers[broker];
+        let left = state.processes.iter().any(|p| p.host == host)
+            || state.attached.contains(&host)
+            || state.holders.contains(&host);
+        if started && ours && left {
+            let what =
+                format!("host {host} gives broker {} up, and something of it is left there", broker + 1);
+            self.violate("nothing is left of what was abandoned", &what);
+        }
+    }
+}
 
 impl Agent {
     /// A healthy broker is not claimed, and no host is to be fenced that carries one, unless a person said
@@ -39,9 +65,11 @@ impl Agent {
         let broker = index(claim.plan.broker);
         let machine = &state.hosts[self.host];
         let (name, orders) = (state.name(self.host), Orders(state.book.orders().cloned().collect()));
-        let standing = state.book.standing(broker, &state.name(broker));
-        let fenced = standing.fenced_here(&name, &orders).is_some();
-        if machine.denied && fenced && state.now - machine.denied_since >= READ_WITHIN {
+        // The fence may be in force for long before it is written down: its agent may have stood still.
+        let then = state.now.saturating_sub(READ_WITHIN);
+        let told = state.book.stood(broker, &state.name(broker), then, &name);
+        let fenced = told.fenced_here(&name, &orders).is_some();
+        if machine.denied && fenced && machine.denied_since <= then {
             let what = format!("{name} claims broker {}, and was fenced for it", broker + 1);
             state.violate("a fenced host claims nothing", &what);
         }
@@ -60,6 +88,7 @@ impl Agent {
                 _ => None,
             })
             .collect();
+        let standing = state.book.standing(broker, &state.name(broker));
         let next = standing.epoch.next() == claim.plan.epoch;
         if let Some(writer) = standing.writers.iter().find(|w| next && **w != name && !named.contains(w)) {
             let what = format!("{name} claims broker {} and does not mean to prove {writer}", broker + 1);
@@ -99,7 +128,7 @@ impl Agent {
             journal
                 .outcome()
                 .is_none()
-                .then(|| journal.records.iter().any(|r| matches!(r.entry, recovery::journal::Entry::Resumed)))
+                .then(|| journal.records.iter().any(|r| matches!(r.entry, Entry::Resumed)))
         });
         let resumed = ours.any(|resumed| resumed);
         if !resumed {

@@ -27,6 +27,8 @@ const STEP: Ms = 250;
 const SETTLES_WITHIN: Ms = 200_000;
 /// An end must last this long to count.
 const LASTING: Ms = 3_000;
+/// Brokers that went within this long of each other failed together.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Takeovers of one broker, and of all, in an hour, which no run lasts.
 pub(crate) const PER_BROKER: usize = 3;
 pub(crate) const PER_CLUSTER: usize = 5;
@@ -191,10 +193,11 @@ impl Run {
         let says = if twin { 0 } else { host };
         let (life, guards) = {
             let mut state = self.world.state();
-            let guards = guarded(&state, says);
+            let (guards, now) = (guarded(&state, says), state.now);
             let machine = &mut state.hosts[host];
             machine.agent_starts_at = None;
             machine.agent_runs = !twin;
+            machine.agent_since = now;
             (machine.life, guards)
         };
         let agent = Agent { world: self.world.clone(), host, life };
@@ -249,16 +252,25 @@ impl Run {
             controller_silent_for: seconds(1),
             max_brokers_down: 1,
             max_percent_down: 50,
+            mass_failure_window: match self.scenario.bug {
+                Some(Bug::EndlessWindow) => Duration::MAX,
+                _ => WINDOW,
+            },
             stale_after: seconds(3),
             claim_silent_after: seconds(15),
             restart_after: Duration::from_millis(500),
-            boot_patience: seconds(if self.scenario.bug == Some(Bug::BlindToBoots) { 0 } else { 30 }),
+            boot_patience: match self.scenario.bug {
+                Some(Bug::BlindToBoots | Bug::NoBootPatience) => Duration::ZERO,
+                _ => seconds(30),
+            },
             restart_tries: 2,
             restart_window: seconds(600),
             takeovers_per_broker: PER_BROKER,
             takeovers_per_cluster: PER_CLUSTER,
             budget_window: seconds(3600),
             step_in_after: seconds(5),
+            rejoin_patience: seconds(60),
+            rejoin_restarts: 2,
         }
     }
 }

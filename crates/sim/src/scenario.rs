@@ -113,6 +113,12 @@ pub enum Bug {
     AnyLedger,
     /// Whatever machine says a host's name is that host.
     AnyMachine,
+    /// Whoever is down counts as having failed together with whoever fails later, however much later.
+    EndlessWindow,
+    /// Nobody is patient with a boot.
+    NoBootPatience,
+    /// A Kafka that hangs is taken for one that has ended.
+    HungIsGone,
 }
 
 /// Something that happens.
@@ -209,6 +215,8 @@ pub enum Fault {
     Unregistered(usize),
     /// So many of Kafka's next starts end before it registers.
     StartsFail(usize, u64),
+    /// So many of Kafka's next starts hang before it registers.
+    StartsHang(usize, u64),
     /// Kafka's next starts take that much longer.
     SlowRecovery(usize, Ms),
     /// Packets from one place to another are lost.
@@ -231,6 +239,8 @@ pub enum Fault {
     WallJumps(usize, i64),
     /// Another controller becomes the active one.
     ControllerMoves,
+    /// The controllers lose their majority, and with it their leader.
+    QuorumLost,
     /// A person pauses takeovers of a broker.
     Pause(usize),
     /// A person resumes them all.

@@ -12,13 +12,16 @@ use tokio::sync::watch;
 
 use crate::agent::{Agent, id, index};
 use crate::remote::{partitions, survivor};
-use crate::scenario::{Bug, Node};
+use crate::scenario::{Bug, Ms, Node};
 use crate::world::State;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(500);
 
-fn endpoint(broker: usize) -> Endpoint {
+/// From here on agents are lied to, where that is planted: the broker has been well until then.
+const LIES_FROM: Ms = 5_000;
+
+pub(crate) fn endpoint(broker: usize) -> Endpoint {
     Endpoint { host: format!("10.0.0.{}", broker + 1), port: 9092 }
 }
 
@@ -102,7 +105,9 @@ impl Looks {
         for broker in 0..state.brokers.len() {
             let mut outcome = state.probe(host, broker);
             match state.setup.bug {
-                Some(Bug::FalseAlarm) if broker == 0 => outcome = ProbeOutcome::Unreachable,
+                Some(Bug::FalseAlarm) if broker == 0 && state.now >= LIES_FROM => {
+                    outcome = ProbeOutcome::Unreachable;
+                }
                 Some(Bug::Paralysis) => outcome = ProbeOutcome::Answered,
                 _ => {}
             }
@@ -111,6 +116,10 @@ impl Looks {
                 state.hosts[host].answered[broker] = now;
             }
             facts.push(Fact::Probe { broker: id(broker), outcome });
+        }
+        let dead = |fact: &&Fact| !matches!(fact, Fact::Probe { outcome: ProbeOutcome::Answered, .. });
+        if facts.iter().filter(dead).count() * 2 > facts.len() {
+            state.hosts[host].dark = state.now;
         }
         self.cluster_facts(state, &mut facts);
         self.local_facts(state, &mut facts);
@@ -138,10 +147,11 @@ impl Looks {
             }
             None => facts.push(Fact::Blind { why: "no broker answers".to_owned() }),
         }
-        if state.reaches(Node::Host(host), Node::Controllers) {
+        if state.controllers_hear(host) {
             let silence = (0..state.brokers.len()).filter_map(|broker| {
                 let heard = state.brokers[broker].registration?.heard;
-                let lie = broker == 0 && state.setup.bug == Some(Bug::FalseAlarm);
+                let lies = state.setup.bug == Some(Bug::FalseAlarm) && state.now >= LIES_FROM;
+                let lie = broker == 0 && lies;
                 let silent = if lie { 60_000 } else { state.now.saturating_sub(heard) };
                 (heard >= state.leader_since).then(|| (id(broker), Duration::from_millis(silent)))
             });

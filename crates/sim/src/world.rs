@@ -62,11 +62,15 @@ pub(crate) struct Host {
     pub(crate) listed: Vec<Ms>,
     /// When its agent last had an answer from a broker, by broker.
     pub(crate) answered: Vec<Ms>,
+    /// When its agent began, and when it last had no answer from most brokers.
+    pub(crate) agent_since: Ms,
+    pub(crate) dark: Ms,
 }
 
 /// How far Kafka has come since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
+    #[default]
     Boots,
     Registers,
     Recovers,
@@ -74,7 +78,7 @@ pub(crate) enum Phase {
 }
 
 /// A Kafka process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Process {
     pub(crate) host: usize,
     pub(crate) id: u64,
@@ -112,6 +116,8 @@ pub(crate) struct Broker {
     pub(crate) slow_recovery: Ms,
     /// So many of its next starts fail.
     pub(crate) starts_fail: u64,
+    /// So many of its next starts hang before they register, until they are ended.
+    pub(crate) starts_hang: u64,
     /// The host whose death left a lock in its log dirs, and until when the storage keeps it.
     pub(crate) locked: Option<(usize, Ms)>,
     /// A person stopped it, and it has not served since. An agent that did so for a switchover meant it to
@@ -136,6 +142,8 @@ pub(crate) struct State {
     pub(crate) brokers: Vec<Broker>,
     pub(crate) cut_until: [[Ms; NODES]; NODES],
     pub(crate) all_stalled_until: Ms,
+    /// Until when the controllers have no leader.
+    pub(crate) no_quorum_until: Ms,
     pub(crate) ledger_faults: Vec<(LedgerFault, Option<usize>, Ms)>,
     pub(crate) book: Book,
     pub(crate) leader_epoch: i32,
@@ -194,16 +202,7 @@ impl State {
         };
         let all = (1_u32 << setup.brokers) - 1;
         let broker = |b: usize| Broker {
-            processes: vec![Process {
-                host: b,
-                id: b as u64,
-                epoch: 0,
-                phase: Phase::Serves,
-                until: 0,
-                hung_until: 0,
-                stopped_until: 0,
-                doomed: false,
-            }],
+            processes: vec![Process { host: b, id: b as u64, phase: Phase::Serves, ..Process::default() }],
             attached: BTreeSet::from([b]),
             address: Some(b),
             holders: BTreeSet::from([b]),
@@ -220,6 +219,7 @@ impl State {
             brokers: (0..setup.brokers).map(broker).collect(),
             cut_until: [[0; NODES]; NODES],
             all_stalled_until: 0,
+            no_quorum_until: 0,
             ledger_faults: Vec::new(),
             book: Book::new(setup.brokers),
             leader_epoch: 1,
@@ -374,9 +374,12 @@ impl State {
         self.say(|| format!("Kafka of broker {} starts on {}", broker + 1, self_name(host)));
         let doomed = self.lock_in(broker, host).is_some() || self.brokers[broker].starts_fail > 0;
         let phase = Phase::Boots;
-        let process = Process { host, id, epoch, phase, until, hung_until: 0, stopped_until: 0, doomed };
+        let hangs = !doomed && self.brokers[broker].starts_hang > 0;
+        let hung_until = if hangs { Ms::MAX } else { 0 };
+        let process = Process { host, id, epoch, phase, until, hung_until, stopped_until: 0, doomed };
         let broker = &mut self.brokers[broker];
         broker.starts_fail = broker.starts_fail.saturating_sub(1);
+        broker.starts_hang = broker.starts_hang.saturating_sub(u64::from(hangs));
         broker.exited.remove(&host);
         broker.processes.push(process);
         self.check_writers();

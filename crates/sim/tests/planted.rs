@@ -86,6 +86,16 @@ fn an_empty_directory_that_is_taken_for_the_ledger_is_found() {
 }
 
 #[test]
+fn a_broker_long_dead_that_disables_every_takeover_is_found() {
+    found(Bug::EndlessWindow, 20, &["every run comes to an end"]);
+}
+
+#[test]
 fn a_machine_that_says_anothers_name_is_found() {
     found(Bug::AnyMachine, 400, &["every possible writer is in the plan"]);
+}
+
+#[test]
+fn a_kafka_that_hangs_and_is_taken_for_gone_is_found() {
+    found(Bug::HungIsGone, 400, &["nothing is left of what was abandoned"]);
 }

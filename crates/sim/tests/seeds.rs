@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use sim::scenario::{Fault, FenceKind, Frozen, LedgerFault, Node, Scenario, Timed};
-use sim::{End, generate, run, shrink};
+use sim::scenario::{Bug, Fault, FenceKind, Frozen, LedgerFault, Node, Scenario, Timed};
+use sim::{End, Report, generate, run, shrink};
 
 /// Paste a failing seed here, and run `cargo test -p understudy-sim pasted -- --nocapture`.
 const PASTED: u64 = 394;
@@ -164,6 +164,57 @@ fn a_broker_that_lost_its_registration_is_started_again() {
     }
 }
 
+/// Kafka waits for its controllers and ends. It is started again by the same run once they have a leader.
+#[test]
+fn a_takeover_outlasts_a_quorum_that_is_lost() {
+    let mut ended = 0;
+    for seed in 0..20 {
+        let events = vec![
+            Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) },
+            Timed { at: 9_000, lasts: 90_000, what: Fault::QuorumLost },
+        ];
+        let transcript = keeps_every_promise(&Scenario { events, ..pinned(seed, (3, 1, 1), &[0; 4]) });
+        let count = |words: &str| transcript.iter().filter(|line| line.contains(words)).count();
+        if count("finds no controller and ends") > 0 {
+            ended += 1;
+            assert_eq!((count("claims epoch"), count("recovered, time-to-ISR")), (1, 1), "seed {seed}");
+        }
+    }
+    assert!(ended > 0, "no Kafka ended for want of a quorum");
+}
+
+/// A Kafka that ends at every start on one standby is left to the next one, which fences the first.
+#[test]
+fn a_standby_on_which_kafka_ends_again_and_again_leaves_it_to_the_next() {
+    for seed in 0..10 {
+        let events = vec![
+            Timed { at: 5_000, lasts: 0, what: Fault::StartsFail(0, 3) },
+            Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) },
+        ];
+        let transcript = keeps_every_promise(&Scenario { events, ..pinned(seed, (3, 2, 1), &[0; 5]) });
+        let count = |words: &str| transcript.iter().filter(|line| line.contains(words)).count();
+        let counts = (count("abandoned at await_isr"), count("recovered, time-to-ISR"));
+        assert_eq!(counts, (1, 1), "seed {seed}:\n{}", transcript.join("\n"));
+    }
+}
+
+/// One that hangs may write yet: nobody is invited, and a person is called.
+#[test]
+fn a_kafka_that_hangs_is_left_to_a_person() {
+    for seed in 0..10 {
+        let events = vec![
+            Timed { at: 5_000, lasts: 0, what: Fault::StartsHang(0, 1) },
+            Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) },
+        ];
+        let scenario = Scenario { events, ..pinned(seed, (3, 2, 1), &[0; 5]) };
+        let report = run(&scenario, true);
+        let transcript = report.transcript.join("\n");
+        assert_eq!(report.violation, None, "{scenario}\n{transcript}");
+        assert_eq!(report.ends.first(), Some(&End::Escalated), "{scenario}\n{transcript}");
+        assert!(transcript.contains("stuck at await_isr"), "{transcript}");
+    }
+}
+
 #[test]
 fn nothing_is_done_where_nothing_is_wrong() {
     for seed in 0..10 {
@@ -171,4 +222,35 @@ fn nothing_is_done_where_nothing_is_wrong() {
         let report = run(&scenario, false);
         assert!(report.ends.iter().all(|end| *end == End::Untouched) && report.acts == 0, "{report:?}");
     }
+}
+
+/// All hosts lose power and start again 20 s apart, `last` of them not at all. How many takeovers were claimed.
+fn power_comes_back(home_agents: bool, stays_away: bool, bug: Option<Bug>) -> (Report, usize) {
+    let brokers = 5;
+    let back =
+        |host: usize| if stays_away && host == 0 { 0 } else { 30_000 + 20_000 * (brokers - host) as u64 };
+    let dies = |host| Timed { at: 5_000, lasts: back(host), what: Fault::HostDies(host) };
+    // Until when the run goes on at least: an order that changes nothing.
+    let later = Timed { at: 200_000, lasts: 0, what: Fault::Resume };
+    let events = (0..brokers).map(dies).chain([later]).collect();
+    let base = pinned(1, (brokers, 1, 1), &[0; 6]);
+    let scenario = Scenario { events, home_agents, bug, ..base };
+    let report = run(&scenario, true);
+    let transcript = report.transcript.join("\n");
+    assert_eq!(report.violation, None, "{scenario}\n{transcript}");
+    let claims = report.transcript.iter().filter(|line| line.contains("host 5 claims epoch")).count();
+    (report, claims)
+}
+
+#[test]
+fn nobody_is_taken_over_because_others_booted_first() {
+    for home_agents in [false, true] {
+        let (report, claims) = power_comes_back(home_agents, false, None);
+        assert_eq!(claims, 0, "{}", report.transcript.join("\n"));
+        // One that stays away is taken over, and was not before it had the time of a boot.
+        let (report, claims) = power_comes_back(home_agents, true, None);
+        assert_eq!((claims, report.ends[0]), (1, End::Recovered), "{}", report.transcript.join("\n"));
+    }
+    // Without the patience the test fails.
+    assert!(power_comes_back(false, false, Some(Bug::NoBootPatience)).1 > 0);
 }

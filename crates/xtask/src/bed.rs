@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::preflight::{self, Scope};
 use crate::workspace::{Profile, Programs, Workspace};
-use crate::{kafka, nfs_bed};
+use crate::{kafka, nfs_bed, older};
 
 /// The surroundings of package `e2e`.
 pub(crate) struct Bed {
@@ -17,6 +17,8 @@ pub(crate) struct Bed {
     classes: Option<PathBuf>,
     agent: PathBuf,
     programs: Programs,
+    /// The oldest agent that is supported beside this one.
+    older: Option<PathBuf>,
     /// What the NFS tier's hosts are made of, where there is one.
     nfs: Option<PathBuf>,
     /// Where a failing story leaves its logs, journal, metrics and write history.
@@ -36,7 +38,7 @@ impl Bed {
         let agent = programs.path("understudy")?;
         let artifacts = workspace.root.join("target/artifacts");
         fs::create_dir_all(&artifacts).with_context(|| format!("cannot make {}", artifacts.display()))?;
-        Ok(Self { kafka_home, classes, agent, programs, nfs: None, artifacts })
+        Ok(Self { kafka_home, classes, agent, programs, older: None, nfs: None, artifacts })
     }
 
     /// Builds what the NFS tier's hosts are made of, if need be.
@@ -46,6 +48,15 @@ impl Bed {
     pub(crate) fn add_nfs(&mut self) -> Result<()> {
         preflight::ensure(Scope::Nfs)?;
         self.nfs = Some(nfs_bed::ensure()?);
+        Ok(())
+    }
+
+    /// Builds the oldest agent that is supported, if need be.
+    ///
+    /// # Errors
+    /// As [`older::ensure`].
+    pub(crate) fn add_older_agent(&mut self, workspace: &Workspace) -> Result<()> {
+        self.older = Some(older::ensure(workspace)?);
         Ok(())
     }
 
@@ -63,6 +74,9 @@ impl Bed {
     pub(crate) fn give_to(&self, command: &mut Command) {
         if let Some(nfs) = &self.nfs {
             command.env("UNDERSTUDY_NFS_BED", nfs);
+        }
+        if let Some(older) = &self.older {
+            command.env("UNDERSTUDY_OLDER_BIN", older);
         }
         if let Some(classes) = &self.classes {
             command.env("UNDERSTUDY_KAFKA_CLASSES", classes);

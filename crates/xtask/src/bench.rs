@@ -13,7 +13,7 @@ use crate::demo::become_program;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::Report;
 use crate::workspace::{Profile, Workspace};
-use crate::{nfs_bed, shell};
+use crate::{kafka, nfs_bed, shell};
 
 /// Measure, beside a reference taken in the same run.
 #[derive(clap::Subcommand)]
@@ -116,6 +116,18 @@ pub(crate) enum Bench {
         /// For how long.
         #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(30..=3600))]
         seconds: u32,
+        /// Where the figures go.
+        #[arg(long, value_name = "FILE")]
+        json: PathBuf,
+    },
+    /// The daemon's reading of a ledger of many brokers, on each kind of ledger: time and threads.
+    Ledger {
+        /// How many brokers.
+        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=5000))]
+        brokers: u32,
+        /// An empty directory for the ledger `file`, such as one on NFS [default: beside the figures].
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -266,8 +278,18 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
             let options = options.map(|(key, value)| (key, value.to_string()));
             on_the_bed(Call { what: "scale", options: options.into(), nfs: false }, json)
         }
+        Bench::Ledger { brokers, dir, json } => ledger(*brokers, dir.as_deref(), json),
         Bench::Ontap { runs, json } => ontap(*runs, json),
     }
+}
+
+fn ledger(brokers: u32, dir: Option<&Path>, json: &Path) -> Result<()> {
+    let json = std::path::absolute(json).context("--json is not a usable path")?;
+    preflight::ensure(Scope::Stories)?;
+    let mut cargo = Workspace::find()?.cargo("run");
+    cargo.args(["--release", "--package", "understudy-recovery", "--features", "testing"]);
+    cargo.args(["--example", "bench_ledger", "--"]).arg(brokers.to_string()).arg(json).args(dir);
+    shell::run(cargo.env("UNDERSTUDY_KAFKA_HOME", kafka::ensure(&kafka::CURRENT)?))
 }
 
 fn ontap(runs: u32, json: &Path) -> Result<()> {

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     become_program(&mut program)
 }
 
-/// Five minutes, always the same faults: part of `cargo xtask test`.
+/// Three minutes, always the same faults: part of `cargo xtask test`.
 pub(crate) fn run_for_test(bed: &Bed) -> Result<()> {
-    shell::run(bed.program("chaos")?.args(["--minutes", "5", "--seed", "1"]))
+    shell::run(bed.program("chaos")?.args(["--minutes", "3", "--seed", "1"]))
 }

@@ -10,6 +10,7 @@ mod docs;
 mod fuzz;
 mod kafka;
 mod nfs_bed;
+mod older;
 mod preflight;
 mod report;
 mod setup;

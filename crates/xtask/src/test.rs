@@ -11,7 +11,7 @@ use crate::bed::Bed;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::{Profile, Workspace};
-use crate::{chaos, conformance, nfs_bed, shell, sim, tools};
+use crate::{chaos, conformance, nfs_bed, older, shell, sim, tools};
 
 /// Check format, lints, licences and bans; run the unit and property tests, ONTAP's own clients against the
 /// fake, every story on a real Kafka, a short fault marathon, and the foremost stories on real NFS.
@@ -28,6 +28,10 @@ pub(crate) struct Args {
 /// everything on a cold machine should end within an hour and a half.
 const FOR_EVERY_RUN: &str = "/^nfs_(crash|cut|freeze)$/";
 
+/// A story that a plain run leaves to `--tier corners`: it takes minutes, and differs from the daemon's own
+/// story in who asks for the archive.
+const BY_HAND: &str = "test(a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready)";
+
 /// What tests run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Tier {
@@ -35,7 +39,8 @@ enum Tier {
     Unit,
     /// Real hosts in network namespaces and a real Kafka.
     Netns,
-    /// Corners of one rule, on this Kafka and on 3.9: tests `corners_*` of package `e2e`.
+    /// Corners of one rule, on this Kafka and on 3.9, and the oldest supported agent beside this one: tests
+    /// `corners_*` of package `e2e`, and the one of a class-data archive that a person has made.
     Corners,
     /// Hosts with kernels of their own, and a real NFS server: tests `nfs_*` of package `e2e`.
     Nfs,
@@ -144,7 +149,8 @@ impl Runner {
             return;
         };
         report.part("stories", |tally| {
-            self.tell(nextest, tally, bed, "package(e2e) & not binary(/^(nfs|corners)_/)")
+            let select = format!("package(e2e) & not binary(/^(nfs|corners)_/) & not {BY_HAND}");
+            self.tell(nextest, tally, bed, &select)
         });
         if self.filter.is_some() {
             report.skip("fault marathon", "a filter was given");
@@ -154,14 +160,29 @@ impl Runner {
     }
 
     fn corners(&self, report: &mut Report, nextest: &Path, bed: Option<Bed>) {
-        let Some(bed) = bed else {
+        let Some(mut bed) = bed else {
             report.skip("corners", "there is no Kafka or no agent to run them with, see above");
             return;
         };
-        report.part("corners", |tally| self.tell(nextest, tally, &bed, "package(e2e) & binary(/^corners_/)"));
+        let select =
+            format!("package(e2e) & (binary(/^corners_/) & not binary(corners_upgrade) | {BY_HAND})");
+        report.part("corners", |tally| self.tell(nextest, tally, &bed, &select));
+        self.upgrade(report, nextest, &mut bed);
         let Some(older) = report.part("older kafka", |_| bed.with_older_kafka()) else { return };
         let select = "package(e2e) & binary(corners_on_any_kafka)";
         report.part("corners on the older kafka", |tally| self.tell(nextest, tally, &older, select));
+    }
+
+    /// Building the older agent takes minutes where it is not kept yet.
+    fn upgrade(&self, report: &mut Report, nextest: &Path, bed: &mut Bed) {
+        if let Some(why) = older::obstacle(&self.workspace) {
+            report.skip("two versions", why);
+            return;
+        }
+        if report.part("older agent", |_| bed.add_older_agent(&self.workspace)).is_some() {
+            let select = "package(e2e) & binary(corners_upgrade)";
+            report.part("two versions", |tally| self.tell(nextest, tally, bed, select));
+        }
     }
 
     /// `asked_for`: that their hosts cannot be built here, as where Debian's archive is out of reach, is a

@@ -49,7 +49,20 @@ impl Workspace {
     /// # Errors
     /// They do not compile.
     pub(crate) fn build(&self, packages: &[&str], profile: Profile) -> Result<Programs> {
+        Self::programs(self.cargo("build"), packages, profile)
+    }
+
+    /// The same in another target directory than the user's.
+    ///
+    /// # Errors
+    /// They do not compile.
+    pub(crate) fn build_in(&self, target: &Path, packages: &[&str], profile: Profile) -> Result<Programs> {
         let mut build = self.cargo("build");
+        build.env("CARGO_TARGET_DIR", target);
+        Self::programs(build, packages, profile)
+    }
+
+    fn programs(mut build: Command, packages: &[&str], profile: Profile) -> Result<Programs> {
         build.args(["--bins", "--message-format=json-render-diagnostics"]);
         for package in packages {
             build.args(["--package", package]);

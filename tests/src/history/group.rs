@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{Message, Offset, TopicPartitionList};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 
 use super::SOCKET_TIMEOUT_MS;
 
@@ -45,13 +45,13 @@ pub struct GroupLog {
 
 impl GroupReader {
     pub(crate) fn start(bootstrap: &str, topic: &str, group: &str) -> Result<Self> {
-        let consumer: BaseConsumer = ClientConfig::new()
+        let consumer: BaseConsumer<Assignments> = ClientConfig::new()
             .set("bootstrap.servers", bootstrap)
             .set("group.id", group)
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
             .set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string())
-            .create()?;
+            .create_with_context(Assignments::default())?;
         consumer.subscribe(&[topic])?;
         let stop = Arc::new(AtomicBool::new(false));
         let read = Arc::new(AtomicUsize::new(0));
@@ -79,18 +79,43 @@ impl GroupReader {
     }
 }
 
+/// Notes that the group gives this member its partitions anew.
+#[derive(Debug, Default)]
+struct Assignments {
+    anew: AtomicBool,
+}
+
+impl ClientContext for Assignments {}
+
+impl ConsumerContext for Assignments {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, _: &Rebalance<'_>) {
+        self.anew.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Drop for GroupReader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-fn follow(consumer: &BaseConsumer, topic: &str, stop: &AtomicBool, read: &AtomicUsize) -> Result<GroupLog> {
+fn follow(
+    consumer: &BaseConsumer<Assignments>,
+    topic: &str,
+    stop: &AtomicBool,
+    read: &AtomicUsize,
+) -> Result<GroupLog> {
     let mut log = GroupLog::default();
     let mut next: BTreeMap<i32, i64> = BTreeMap::new();
     let mut committed = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        match consumer.poll(Duration::from_millis(50)) {
+        let polled = consumer.poll(Duration::from_millis(50));
+        // It begins again where the group has committed. What it read before and could not commit is not its
+        // to commit any more: it reads that once more.
+        if consumer.context().anew.swap(false, Ordering::Relaxed) {
+            next.clear();
+        }
+        match polled {
             Some(Ok(message)) => {
                 log.push(message.partition(), Entry::Read(message.offset()));
                 log.moments.entry(message.partition()).or_default().push(Instant::now());
@@ -114,7 +139,7 @@ fn follow(consumer: &BaseConsumer, topic: &str, stop: &AtomicBool, read: &Atomic
 }
 
 fn commit(
-    consumer: &BaseConsumer,
+    consumer: &BaseConsumer<Assignments>,
     topic: &str,
     next: &mut BTreeMap<i32, i64>,
     log: &mut GroupLog,

@@ -13,6 +13,7 @@ use toml::{Table, Value, toml};
 
 use super::install::ledger_of;
 use super::kafka::{LEDGER_EXPORT, mount_at_boot};
+use super::storage::SCRATCH;
 use super::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer, classes};
 use crate::history::{History, WriteSpec, Writer};
 use crate::host::Output;
@@ -79,7 +80,10 @@ impl<'a> NfsScenario<'a> {
                 let exports = vec![Export::to_all(&volume(VICTIM)), ledger, canaries];
                 bed.server_with_lease(lab, exports, lease)?
             }
-            None => bed.server(lab, vec![Export::to(&volume(VICTIM), &[HOME]), ledger, canaries])?,
+            None => {
+                let ruled = [Export::to(&volume(VICTIM), &[HOME]), Export::to::<&str>(SCRATCH, &[])];
+                bed.server(lab, ruled.into_iter().chain([ledger, canaries]).collect())?
+            }
         };
         let guests = boot(lab, &bed, setup)?;
         let (home, others) = guests.split_first().context("no guests")?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ontap_client::fake::{Fake, Fault, Scheme, Table, World};
+use ontap_client::fake::{Fake, Fault, LockFace, Scheme, Table, World};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -17,6 +17,8 @@ use crate::eventually;
 use crate::lab::{HUB, Lab};
 use crate::ontap::{Login, SVM};
 
+/// The volume that `understudy ontap verify --try` makes. Until then nobody is let in to its export.
+pub(super) const SCRATCH: &str = "understudy_verify";
 /// The file that Kafka locks in each log dir. Other locks are nobody's proof.
 const LOCK: &str = ".lock";
 /// How long the server may take to give up a lock that was broken.
@@ -32,6 +34,8 @@ struct Storage {
     fake: Fake,
     server: Arc<NfsServer>,
     volumes: Vec<String>,
+    /// Whether the server has an export for [`SCRATCH`].
+    scratch: bool,
     state: Mutex<State>,
 }
 
@@ -41,6 +45,8 @@ struct State {
     clients: BTreeMap<String, Ipv4Addr>,
     /// The locks that the storage system shows, by UUID, and whose they are.
     shown: BTreeMap<String, (ServerLock, Ipv4Addr)>,
+    /// Whom the server lets in, volume by volume.
+    let_in: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     /// What must never have been.
     wrongs: Vec<String>,
 }
@@ -57,6 +63,10 @@ impl NfsOntap {
         world.aggregate("aggr1", "node-01");
         world.svm(SVM);
         world.lif(SVM, "lif1", server.address().into(), "node-01");
+        // A second node with a memory of its own, and NFSv4 locks as the vendor documents them: without their
+        // client.
+        world.lif(SVM, "lif2", [10, 77, 0, 249].into(), "node-02");
+        world.show_locks(LockFace::Absent);
         let mut clients = BTreeMap::new();
         for (volume, (host, address)) in volumes {
             world.policy(SVM, volume, &[&[&address.to_string()]]);
@@ -70,6 +80,7 @@ impl NfsOntap {
             fake,
             server: Arc::clone(server),
             volumes: volumes.iter().map(|(volume, _)| (*volume).to_owned()).collect(),
+            scratch: server.clients_of(SCRATCH).is_ok(),
             state: Mutex::new(State { clients, ..State::default() }),
         });
         storage.follow()?;
@@ -200,9 +211,15 @@ impl Storage {
         let mut state = self.state();
         let addresses: Vec<Ipv4Addr> = state.clients.values().copied().collect();
         let mut allowed = BTreeMap::new();
-        for volume in &self.volumes {
-            let may = |address: &Ipv4Addr| self.fake.allows(IpAddr::from(*address), volume).may_write();
-            allowed.insert(volume, addresses.iter().copied().filter(may).collect::<BTreeSet<Ipv4Addr>>());
+        let scratch = self.scratch.then(|| SCRATCH.to_owned());
+        for volume in self.volumes.iter().cloned().chain(scratch) {
+            let may = |address: &Ipv4Addr| self.fake.allows(IpAddr::from(*address), &volume).may_write();
+            let clients: BTreeSet<Ipv4Addr> = addresses.iter().copied().filter(may).collect();
+            allowed.insert(volume, clients);
+        }
+        // A server that stalls answers nobody, and what it need not do is no fault of its.
+        if self.server.is_stalled() && state.let_in == allowed {
+            return Ok(());
         }
         // Whoever is thrown out is so before anybody is let in.
         for (volume, clients) in &allowed {
@@ -212,6 +229,7 @@ impl Storage {
         for (volume, clients) in &allowed {
             self.server.let_in(volume, &text(clients))?;
         }
+        state.let_in.clone_from(&allowed);
         self.release_broken(&mut state)?;
         self.show_locks(&mut state, &allowed)?;
         self.show_clients(&allowed)
@@ -237,7 +255,7 @@ impl Storage {
         })
     }
 
-    fn show_locks(&self, state: &mut State, allowed: &BTreeMap<&String, BTreeSet<Ipv4Addr>>) -> Result<()> {
+    fn show_locks(&self, state: &mut State, allowed: &BTreeMap<String, BTreeSet<Ipv4Addr>>) -> Result<()> {
         let held = self.server.locks(LOCK)?;
         let gone: Vec<String> = state
             .shown
@@ -263,7 +281,7 @@ impl Storage {
     }
 
     /// Who is let in and has been heard of is connected, idle since then.
-    fn show_clients(&self, allowed: &BTreeMap<&String, BTreeSet<Ipv4Addr>>) -> Result<()> {
+    fn show_clients(&self, allowed: &BTreeMap<String, BTreeSet<Ipv4Addr>>) -> Result<()> {
         let (heard, connected) = (self.server.last_heard()?, self.server.connected()?);
         for (volume, clients) in allowed {
             for client in clients.iter().filter(|client| connected.contains(client)) {

@@ -13,6 +13,8 @@ pub struct Setup {
     pub mode: &'static str,
     /// What differs in `[policy]`. What reads as a number becomes one.
     pub policy: &'static [(&'static str, &'static str)],
+    /// What differs in `[broker.properties]` of the victim, as standbys have it.
+    pub properties: &'static [(&'static str, &'static str)],
     /// Records a second.
     pub rate: u32,
     /// How long the producer waits for an answer, in milliseconds.
@@ -45,6 +47,7 @@ impl Default for Setup {
             cluster: ClusterSpec::default(),
             mode: "auto",
             policy: &[],
+            properties: &[],
             rate: 500,
             socket_timeout_ms: SOCKET_TIMEOUT_MS,
             standbys: 1,

@@ -14,8 +14,42 @@ pub enum Ontap {
     /// Show what is missing for brokers' volumes; with `--apply` asks and MAKES it. Deletes and shrinks
     /// nothing
     Provision(Box<Provision>),
+    /// Does ONTAP do as the fence assumes? Reads; with `--try` MAKES a scratch volume, fences this host from
+    /// it, and deletes it. See docs/ontap-assumptions.md
+    Verify(Verify),
     /// How much storage efficiency saves: logical and physical bytes, by aggregate and by volume
     Efficiency,
+}
+
+/// Options of `ontap verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// Only this SVM
+    #[arg(long, value_name = "NAME")]
+    pub svm: Option<String>,
+    /// Try every right that a takeover needs, on a volume and an export policy `understudy_verify`
+    #[arg(long, requires = "aggregate")]
+    pub r#try: bool,
+    /// Where the scratch volume lies (1 GiB)
+    #[arg(long, value_name = "NAME", requires = "try")]
+    pub aggregate: Option<String>,
+    /// The account that makes and deletes the scratch volume; the fence is tried with its own
+    /// [default: the one that the configuration names]
+    #[arg(long, value_name = "NAME", requires = "try", requires = "password_file")]
+    pub user: Option<String>,
+    /// A file with its password
+    #[arg(long, value_name = "PATH", requires = "user")]
+    pub password_file: Option<PathBuf>,
+    /// Mount the scratch volume on this host, by this address of the SVM, and see that it cannot write once
+    /// it is fenced. Needs root and the NFS client
+    #[arg(long, value_name = "ADDRESS", requires = "try")]
+    pub mount: Option<IpAddr>,
+    /// Write everything that was found here, as JSON: to be attached to a bug
+    #[arg(long, value_name = "PATH")]
+    pub report: Option<PathBuf>,
+    /// Do not ask
+    #[arg(long, requires = "try")]
+    pub yes: bool,
 }
 
 /// Options of `ontap provision`.

@@ -1,4 +1,5 @@
-//! `understudy guard`: may Kafka of one broker start on this host? Reads the ledger and nothing else.
+//! `understudy guard`: may Kafka of one broker start on this host? Reads the ledger, and looks at the processes
+//! of this host.
 //!
 //! Whatever it cannot prove is a no. While a takeover is under way there is one yes: where the agent of this
 //! host starts a unit with this condition, for the very epoch that is open, after it has written down that it
@@ -10,9 +11,11 @@
 //! its look at the ledger on.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use recovery::drivers::broker_host::await_nobody;
 use recovery::drivers::clock::SystemClock;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
 use recovery::known::KnownLedger;
@@ -29,6 +32,10 @@ use crate::exit::Exit;
 use crate::output::{print, say};
 use crate::refusal::{Refusal, Refused};
 
+/// How long others on this host may take to go: a Kafka that was told to stop, another guard that is about to
+/// give up.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// Between two attempts to read the ledger.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,12 +46,18 @@ struct Report {
     host: HostName,
     may_start: bool,
     epoch: Epoch,
+    /// Whether the answer stays true until Kafka is started, because this guard becomes that Kafka.
+    holds_right: bool,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { broker, host, epoch, .. } = self;
-        write!(f, "Kafka may start: {host} owns broker {broker} (epoch {epoch}) and nobody else is at it")
+        write!(f, "Kafka may start: {host} owns broker {broker} (epoch {epoch}) and nobody else is at it")?;
+        match self.holds_right {
+            true => Ok(()),
+            false => write!(f, ". That holds for this moment: start it with `guard --exec`"),
+        }
     }
 }
 
@@ -57,20 +70,40 @@ pub(super) async fn run(
     start_of: Option<u64>,
 ) -> anyhow::Result<Exit> {
     let config = Small::load(&global.config)?;
-    print(&ask(global, config, broker, wait, start_of).await?, global.output)?;
+    let report = ask(global, &config, broker, wait, start_of, false).await?;
+    // Nobody is to be kept from a start by this look, so the right is given back at once.
+    drop(exec::take(&config.state_dir, BrokerId(broker), Duration::ZERO)?);
+    nobody_runs(&config, BrokerId(broker), &[])?;
+    print(&report, global.output)?;
     Ok(Exit::Done)
+}
+
+/// That no Kafka of the broker runs or starts on this host, whoever started it. `more`: log dirs beside those
+/// of the configuration.
+pub(super) fn nobody_runs(config: &Small, broker: BrokerId, more: &[PathBuf]) -> anyhow::Result<()> {
+    let known = config.log_dirs.get(&broker).into_iter().flatten().chain(more).cloned();
+    let log_dirs: Vec<PathBuf> = known.collect();
+    await_nobody(broker, &log_dirs, PATIENCE).map_err(|who| {
+        let mut why =
+            format!("a Kafka of broker {broker} lives or starts on this host: {who}. Leave it, or stop it");
+        if log_dirs.is_empty() {
+            why.push_str(". (If it is another cluster's, name broker.log_dirs in the configuration)");
+        }
+        Refusal::KafkaRuns.because(why).into()
+    })
 }
 
 /// The yes, or the refusal as an error.
 async fn ask(
     global: &Global,
-    config: Small,
+    config: &Small,
     broker: i32,
     wait: Duration,
     start_of: Option<u64>,
+    holds_right: bool,
 ) -> anyhow::Result<Report> {
     let who = config.member(true);
-    let (broker, host) = (BrokerId(broker), config.here);
+    let (broker, host) = (BrokerId(broker), config.here.clone());
     let Some(home) = config.homes.get(&broker) else {
         let why = format!("broker {broker} has no [[broker]] section in {}", global.config.display());
         return Err(UsageError(why).into());
@@ -80,7 +113,7 @@ async fn ask(
     let (journals, orders) = read(&ledger, broker, wait).await?;
     let case = Case { broker, home, here: &host, journals: &journals, orders: &orders };
     let epoch = case.may_start(start_of.map(Epoch))?;
-    Ok(Report { broker, host, may_start: true, epoch })
+    Ok(Report { broker, host, may_start: true, epoch, holds_right })
 }
 
 /// Reads until it works or `wait` is over.
@@ -98,9 +131,9 @@ async fn read(
         };
         let why = chain(&error);
         if let LedgerError::Distrusted { distrust, .. } = &error {
-            // A mount may come yet; a name or a home is not changed by waiting.
+            // A mount may come yet; a name, a home or a version is not changed by waiting.
             let refusal = Refusal::from(*distrust);
-            let settled = matches!(distrust, Distrust::NameTaken | Distrust::WrongHome);
+            let settled = !matches!(distrust, Distrust::LedgerUnknown | Distrust::LedgerForeign);
             if settled || begun.elapsed() + PAUSE > wait {
                 return Err(refusal.because(format!("Kafka of broker {broker} is not started: {why}")));
             }

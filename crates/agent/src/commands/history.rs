@@ -203,6 +203,11 @@ fn decided(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             writeln!(f, "    {at}  {host}: would act, if the mode allowed it")?;
             plan.to_string().lines().try_for_each(|line| writeln!(f, "        {line}"))
         }
+        What::NotPlanned { why } => {
+            writeln!(f, "    {at}  {host}: nothing is done, for there is no plan: {why}")
+        }
+        What::CheckFailed { found } => writeln!(f, "    {at}  {host}: not ready: {found}"),
+        What::CheckPassed { found } => writeln!(f, "    {at}  {host}: ready again: {}", found.check),
         _ => Ok(()),
     }
 }

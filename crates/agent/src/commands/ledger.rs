@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use recovery::known::{self, HomeHolder, Identity, Local, Machine, Met, NameHolder};
-use recovery::model::{BrokerId, HostName};
+use recovery::model::{BrokerId, Epoch, HostName};
 use recovery::ports::Ledger;
 use serde::Serialize;
 
@@ -161,6 +161,10 @@ async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: b
         return Err(Refusal::LedgerUnknown.because(why).into());
     };
     ledger.sync().await?;
+    // What this host is to the ledger is not changed under a Kafka that runs by it.
+    for broker in config.homes.keys() {
+        super::guard::nobody_runs(config, *broker, &[])?;
+    }
     let local = Local::new(config.state_dir.clone());
     let (met, instance) = (local.met()?, local.ensure_instance()?);
     let mut changes = Vec::new();
@@ -168,6 +172,16 @@ async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: b
     if foreign {
         let old = met.map_or("none".to_owned(), |met| met.id);
         changes.push(format!("the ledger that this host knows: {old} → {}", identity.id));
+    }
+    let mut back = Vec::new();
+    for broker in config.homes.keys() {
+        let newest = ledger.latest(*broker).await?.map_or(Epoch::default(), |newest| newest.epoch);
+        let seen = local.newest_epoch(*broker)?;
+        if newest < seen {
+            changes
+                .push(format!("the newest epoch of broker {broker} that this host knows: {seen} → {newest}"));
+            back.push((*broker, newest));
+        }
     }
     let holder = known::name_holder(ledger, here).await?.filter(|holder| holder.instance != instance);
     if let Some(NameHolder { instance: old, at }) = &holder {
@@ -196,6 +210,9 @@ async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: b
     }
     if foreign {
         local.meet(&identity, &place)?;
+    }
+    for (broker, newest) in back {
+        local.keep_epoch(broker, newest)?;
     }
     if holder.is_some() {
         known::give_name(ledger, here, &instance, Timestamp::now()).await?;

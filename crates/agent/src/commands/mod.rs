@@ -98,7 +98,7 @@ fn probe(act: ProbeAct, dir: &Path, here: &HostName) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     // However many cores the host has: one thread decides while the other waits for the world.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(command);

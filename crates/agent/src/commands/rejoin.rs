@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use recovery::journal::EpochJournal;
-use recovery::model::{BrokerId, EpochState, HostName, Instruction, LedgerStanding, Order, Orders};
+use recovery::model::{BrokerId, EpochState, HostName, Instruction, LedgerStanding, Order, Orders, Verdict};
 use recovery::ports::{LedgerError, chain};
 use serde::Serialize;
 
 use super::agreed;
-use super::check::{self, Verdict};
 use super::guard;
+use crate::checks::{Item, go_through};
 use crate::cli::{Global, Output};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -29,17 +29,32 @@ use crate::world::World;
 struct Check {
     what: String,
     says: String,
+    /// Whether it would not go as well as it could. That stands in nobody's way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    warns: bool,
     /// What stands in the way; `None` if nothing does.
     refused: Option<Refusal>,
 }
 
 impl Check {
     fn ok(what: impl Into<String>, says: impl Into<String>) -> Self {
-        Self { what: what.into(), says: says.into(), refused: None }
+        Self { what: what.into(), says: says.into(), warns: false, refused: None }
     }
 
     fn refused(refusal: Refusal, what: impl Into<String>, says: impl Into<String>) -> Self {
-        Self { what: what.into(), says: says.into(), refused: Some(refusal) }
+        Self { refused: Some(refusal), ..Self::ok(what, says) }
+    }
+
+    /// One thing that `understudy check` has looked at.
+    fn of(item: Item) -> Self {
+        let Item { item, verdict, says, remedy } = item;
+        let what = format!("check, {item}");
+        let says = if remedy.is_empty() { says } else { format!("{says}; {remedy}") };
+        match verdict {
+            Verdict::Fail => Self::refused(Refusal::NotReady, what, says),
+            Verdict::Warn => Self { warns: true, ..Self::ok(what, says) },
+            Verdict::Ok => Self::ok(what, says),
+        }
     }
 }
 
@@ -48,11 +63,17 @@ struct Report {
     host: HostName,
     who: String,
     checks: Vec<Check>,
+    /// The brokers that this host owns.
+    owns: Vec<BrokerId>,
     /// Whether the fence is lifted, and the ledger says that this host is back.
     rejoined: bool,
 }
 
 impl Report {
+    fn of(host: HostName, who: String) -> Self {
+        Self { host, who, checks: Vec::new(), owns: Vec::new(), rejoined: false }
+    }
+
     fn is_refused(&self) -> bool {
         self.checks.iter().any(|check| check.refused.is_some())
     }
@@ -60,7 +81,11 @@ impl Report {
 
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.refused.is_some() { "FAIL" } else { "ok" };
+        let word = match (self.refused, self.warns) {
+            (Some(_), _) => "FAIL",
+            (None, true) => "warn",
+            (None, false) => "ok",
+        };
         write!(f, "{word:<4}  {}: {}", self.what, self.says)?;
         self.refused.map_or(Ok(()), |refusal| write!(f, "\n      see: {RUNBOOK}#{}", refusal.label()))
     }
@@ -69,8 +94,12 @@ impl fmt::Display for Check {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.checks.iter().try_for_each(|check| writeln!(f, "{check}"))?;
-        let Self { host, who, rejoined, .. } = self;
+        let Self { host, who, rejoined, owns, .. } = self;
+        let names = owns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match rejoined {
+            true if !owns.is_empty() => {
+                write!(f, "{host} owns broker {names}, and may take others over again, as ordered by {who}")
+            }
             true => write!(f, "{host} is a standby again, as ordered by {who}"),
             false => write!(f, "{host} is NOT back: {who} has changed nothing in the ledger"),
         }
@@ -87,7 +116,8 @@ struct Reading {
 pub(super) async fn run(global: &Global, yes: bool, config: &Config) -> anyhow::Result<Exit> {
     let world = Arc::new(World::build(config, Arc::new(LogSink::default()))?);
     let host = world.topology.here.clone();
-    let mut report = Report { host: host.clone(), who: who(), checks: Vec::new(), rejoined: false };
+    let mut report = Report::of(host.clone(), who());
+    report.owns = owned(&world).await;
     report.checks = checks(&world, config).await;
     if report.is_refused() {
         print(&report, global.output)?;
@@ -205,17 +235,7 @@ async fn checks(world: &Arc<World>, config: &Config) -> Vec<Check> {
         checks.push(no_kafka(world, broker, &standing).await);
         checks.extend(no_address(world, broker));
     }
-    for item in check::look(world, config).await {
-        let what = format!("check, {}", item.item);
-        checks.push(match item.verdict {
-            Verdict::Fail => {
-                let remedy =
-                    if item.remedy.is_empty() { String::new() } else { format!("; {}", item.remedy) };
-                Check::refused(Refusal::NotReady, what, format!("{}{remedy}", item.says))
-            }
-            Verdict::Ok | Verdict::Warn => Check::ok(what, item.says),
-        });
-    }
+    checks.extend(go_through(world, config).await.into_iter().map(|found| Check::of(found.item)));
     checks
 }
 
@@ -260,12 +280,24 @@ async fn by_ledger(world: &World) -> Vec<Check> {
     reading.brokers.iter().map(one).collect()
 }
 
-/// The brokers that belong to another host. If the ledger cannot be read, that is told elsewhere.
-async fn not_ours(world: &World) -> Vec<(BrokerId, LedgerStanding)> {
+/// How each broker stands. If the ledger cannot be read, that is told elsewhere.
+async fn standings(world: &World) -> Vec<(BrokerId, LedgerStanding)> {
     let Ok(reading) = read(world).await else { return Vec::new() };
     let all =
         reading.brokers.into_iter().map(|(id, home, journals)| (id, LedgerStanding::after(&home, &journals)));
+    all.collect()
+}
+
+/// The brokers that belong to another host.
+async fn not_ours(world: &World) -> Vec<(BrokerId, LedgerStanding)> {
+    let all = standings(world).await.into_iter();
     all.filter(|(_, standing)| standing.owner != world.topology.here).collect()
+}
+
+/// The brokers that belong to this host.
+async fn owned(world: &World) -> Vec<BrokerId> {
+    let all = standings(world).await.into_iter();
+    all.filter(|(_, standing)| standing.owner == world.topology.here).map(|(id, _)| id).collect()
 }
 
 async fn no_kafka(world: &World, broker: BrokerId, standing: &LedgerStanding) -> Check {
@@ -325,8 +357,7 @@ mod tests {
     }
 
     fn report(world: &World) -> Report {
-        let (host, who) = (world.topology.here.clone(), "ada".to_owned());
-        Report { host, who, checks: Vec::new(), rejoined: false }
+        Report::of(world.topology.here.clone(), "ada".to_owned())
     }
 
     #[tokio::test]
@@ -376,6 +407,31 @@ mod tests {
         assert_eq!(report.checks[0].refused, Some(Refusal::FenceStays), "{report}");
         assert!(!report.rejoined);
         assert!(world.ports.ledger.orders().await.unwrap().0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_owner_is_not_called_a_standby() {
+        let (_, world) = host("kafka-1");
+        let mut report = report(&world);
+        report.owns = owned(&world).await;
+        report.rejoined = true;
+        let said = report.to_string();
+        assert!(said.contains("kafka-1 owns broker 1") && !said.contains("standby"), "{said}");
+        let (_, world) = host("standby-1");
+        assert!(owned(&world).await.is_empty());
+    }
+
+    #[test]
+    fn what_check_warns_of_is_not_called_ok() {
+        let item =
+            |verdict| Item { item: "brokers".into(), verdict, says: "no 1".into(), remedy: "add it".into() };
+        for (verdict, said) in [
+            (Verdict::Ok, "ok    check, brokers: no 1; add it"),
+            (Verdict::Warn, "warn  check, brokers: no 1; add it"),
+            (Verdict::Fail, "FAIL  check, brokers: no 1; add it"),
+        ] {
+            assert!(Check::of(item(verdict)).to_string().starts_with(said), "{}", Check::of(item(verdict)));
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use recovery::cycle::Cycle;
 use recovery::drivers::clients::follow::follow;
+use recovery::ports::HealthSignal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::checks::{self, StandingChecks};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::http;
@@ -30,8 +32,12 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let metrics = Arc::new(Metrics::default());
     let events = Arc::new(Fanout(vec![Arc::new(LogSink::default()), metrics.clone()]));
     let world = World::of_the_agent(&config, events)?;
+    let looks = checks::all(&Arc::new(world.clone()), &config);
     let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
+    let cluster = world.ports.cluster.clone();
     let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
+    let checks: Arc<dyn HealthSignal> =
+        Arc::new(StandingChecks::new(looks, config.check_every, status.clone()));
     let readable = http::pages(status.clone(), metrics.clone());
     let orders = tokio::spawn(socket::serve(socket, readable, world.clients.clone(), desk));
     let manager = Manager::of_this_process();
@@ -41,9 +47,10 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let own = Arc::new(world::own_clients(&config));
     let (peers, clients) = (world::peers(&config)?, world.clients);
     let warm = tokio::spawn(warmth::keep(config.class_data(), config.path, status.clone(), metrics.clone()));
-    let pages = tokio::spawn(http::serve(listener, status, metrics, own));
+    let pages = tokio::spawn(http::serve(listener, status, metrics, own, cluster));
     let follows_clients = tokio::spawn(async move { follow(peers, &clients).await });
-    cycle.run(world.signals, asked_to_stop(terminate, interrupt)).await;
+    let signals = world.signals.into_iter().chain([checks]).collect();
+    cycle.run(signals, asked_to_stop(terminate, interrupt)).await;
     manager.tell_the_end().await;
     follows.abort();
     follows_clients.abort();

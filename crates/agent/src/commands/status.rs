@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
-use recovery::decide::{Decision, HoldReason};
-use recovery::model::{BrokerId, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome};
+use recovery::decide::{Decision, Failure, HoldReason};
+use recovery::model::{
+    BrokerId, CheckSeen, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Outcome, human,
+};
 use recovery::policy::Policy;
 use recovery::status::{BrokerStatus, TakeoverStatus};
 use serde::Serialize;
@@ -22,6 +24,9 @@ use crate::http::StatusPage;
 use crate::orders::in_force_for;
 use crate::output::print;
 use crate::world;
+
+/// An agent tells of each broker in some hundred bytes.
+const LONGEST_ANSWER: u64 = 16 << 20;
 
 /// How long the running agent may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -42,12 +47,16 @@ struct Report {
     mode: &'static str,
     /// Signals that cannot see, with the reason.
     blind: Vec<String>,
+    /// What the agent's own checks found last.
+    checks: Vec<CheckSeen>,
     /// Why orders and budgets are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     orders_unread: Option<String>,
     /// Automatic takeovers of all brokers together.
     budget: Option<Budget>,
     brokers: Vec<Line>,
+    /// Every broker that is down, and who counts with it; nobody, where no agent watches.
+    down: Vec<Failure>,
 }
 
 /// One broker.
@@ -117,7 +126,7 @@ async fn ask(at: SocketAddr) -> anyhow::Result<StatusPage> {
         // HTTP/1.0: the answer ends with the connection, so nothing has to be parsed but its begin.
         stream.write_all(format!("GET /v1/status HTTP/1.0\r\nHost: {at}\r\n\r\n").as_bytes()).await?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
+        stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
     let answer = match tokio::time::timeout(ANSWER_WITHIN, look).await {
@@ -139,9 +148,11 @@ fn by_agent(at: SocketAddr, page: StatusPage) -> Report {
         host: status.host,
         mode: status.mode.word(),
         blind: status.blind.into_iter().map(|(signal, why)| format!("{signal}: {why}")).collect(),
+        checks: status.checks,
         orders_unread: None,
         budget: None,
         brokers: status.brokers.into_iter().map(decided).collect(),
+        down: status.down,
     }
 }
 
@@ -202,9 +213,11 @@ async fn by_ledger(config: &Config, agent: String) -> anyhow::Result<Report> {
         host: topology.here.clone(),
         mode: config.policy.mode.word(),
         blind: Vec::new(),
+        checks: Vec::new(),
         orders_unread: None,
         budget: None,
         brokers,
+        down: Vec::new(),
     })
 }
 
@@ -279,12 +292,20 @@ impl fmt::Display for Report {
             writeln!(f, "NOTHING IS WATCHED FROM HERE: {why}; start it with `understudy run`")?;
         }
         self.blind.iter().try_for_each(|blind| writeln!(f, "cannot see: {blind}"))?;
+        for CheckSeen { found, age } in self.checks.iter().filter(|seen| seen.found.failed()) {
+            writeln!(f, "NOT READY: {}: {} (checked {} ago)", found.check, found.says, human(*age))?;
+            if !found.remedy.is_empty() {
+                writeln!(f, "    do: {}", found.remedy)?;
+            }
+            writeln!(f, "    see: {RUNBOOK}#not-ready")?;
+        }
         if let Some(why) = &self.orders_unread {
             writeln!(f, "orders and budgets cannot be read: {why}")?;
         }
         if let Some(budget) = self.budget.filter(|budget| budget.used > 0) {
             writeln!(f, "all brokers together: {budget}")?;
         }
+        self.down.iter().try_for_each(|failure| writeln!(f, "down: {failure}"))?;
         self.brokers.iter().try_for_each(|line| write!(f, "{line}"))
     }
 }

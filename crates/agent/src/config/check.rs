@@ -25,6 +25,9 @@ use crate::world::OURSELVES;
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
 
+/// The shortest interval of the daemon's own checks.
+const SHORTEST_ROUND: Duration = Duration::from_secs(1);
+
 /// Checks the whole file.
 ///
 /// # Errors
@@ -78,6 +81,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         state_dir,
         listen,
         socket,
+        check_every: agent.check_every,
         topology,
         policy,
         cluster,
@@ -98,6 +102,7 @@ pub(super) struct Agent {
     pub(super) state_dir: PathBuf,
     pub(super) listen: Option<SocketAddr>,
     pub(super) socket: PathBuf,
+    pub(super) check_every: Duration,
 }
 
 pub(super) struct Check<'t> {
@@ -160,7 +165,12 @@ impl Check<'_> {
             let reason = format!("makes a socket's path longer than {SOCKET_PATH_LIMIT} bytes");
             self.doc.problem(key, reason, "set agent.socket to a shorter path, such as /run/understudy.sock");
         }
-        Some(Agent { here: HostName(agent.host), state_dir: agent.state_dir, listen, socket })
+        if agent.check_every < SHORTEST_ROUND {
+            let remedy = "each round logs in to every fence device: set it to minutes";
+            self.doc.problem("agent.check_every", "is shorter than 1s", remedy);
+        }
+        let RawAgent { host, state_dir, check_every, .. } = agent;
+        Some(Agent { here: HostName(host), state_dir, listen, socket, check_every })
     }
 
     fn cluster(&mut self) -> Option<ClusterConfig> {
@@ -202,6 +212,13 @@ impl Check<'_> {
             beats,
             "three of a claimant's heartbeats",
         );
+        // Probes of one that hangs, and of one whose host is off, fail seconds apart by themselves.
+        let seconds = Duration::from_secs(10);
+        let seen = "what lies between the first looks that see one failure";
+        self.long_enough("mass_failure_window", raw.mass_failure_window, seconds, seen);
+        let registers = Duration::from_secs(60);
+        let what = "Kafka waits for its controllers";
+        self.long_enough("rejoin_patience", raw.rejoin_patience, registers, what);
         let never = [
             ("max_brokers_down", raw.max_brokers_down),
             ("max_percent_down", usize::from(raw.max_percent_down)),
@@ -220,6 +237,7 @@ impl Check<'_> {
             controller_silent_for: raw.controller_silent_for,
             max_brokers_down: raw.max_brokers_down,
             max_percent_down: raw.max_percent_down,
+            mass_failure_window: raw.mass_failure_window,
             stale_after: raw.stale_after,
             claim_silent_after: raw.claim_silent_after,
             restart_after: raw.restart_after,
@@ -230,6 +248,8 @@ impl Check<'_> {
             takeovers_per_cluster: raw.takeovers_per_cluster,
             budget_window: raw.budget_window,
             step_in_after: raw.step_in_after,
+            rejoin_patience: raw.rejoin_patience,
+            rejoin_restarts: raw.rejoin_restarts,
         })
     }
 
@@ -261,10 +281,12 @@ impl Check<'_> {
         }
         let named = own.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let reason = format!(
-            "names broker {named}, which is guarded with this ledger: after a loss of power of all brokers none could start, \
+            "names broker {named}, which is guarded with this ledger: after a loss of power of all brokers none \
+             could start, \
              for guard reads the ledger first, and that needs two of its replicas"
         );
-        let remedy = "keep the topic in another cluster, or on brokers that are not guarded, and name those; or use the \
+        let remedy = "keep the topic in another cluster, or on brokers that are not guarded, and name those; or \
+                      use the \
                       driver `file` or `etcd`";
         self.doc.problem("ledger.bootstrap", reason, remedy);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use recovery::drivers::secrets::names_a_secret;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
@@ -23,7 +24,8 @@ struct Place {
     value: Range<usize>,
     /// Of the key; the value's own in a list.
     key: Range<usize>,
-    table: bool,
+    /// Without a table in it, whose keys may be any.
+    plain: bool,
 }
 
 /// The key of `name` inside the table at `parent`.
@@ -43,13 +45,9 @@ impl<'t> Document<'t> {
             vec![Problem {
                 key: String::new(),
                 line: error.span().map(|span| line(text, span.start)),
-                found: error.span().and_then(|span| {
-                    text[..span.start].lines().last().map(|_| {
-                        let from = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
-                        text[from..].lines().next().unwrap_or_default().trim().to_owned()
-                    })
-                }),
-                reason: format!("this is not TOML: {}", error.message()),
+                // Nobody knows what stands there: a password that was not closed, for instance.
+                found: None,
+                reason: format!("this is not TOML{}: {}", column(text, error.span()), error.message()),
                 remedy: String::new(),
             }]
         })?;
@@ -75,6 +73,12 @@ impl<'t> Document<'t> {
         self.note(problem);
     }
 
+    /// Notes a problem with what stands at `key`, of which nobody knows what it is: it is not repeated.
+    pub(crate) fn problem_unseen(&mut self, key: &str, reason: impl Into<String>, remedy: impl Into<String>) {
+        let problem = self.describe(key, reason.into(), remedy.into());
+        self.note(Problem { found: None, ..problem });
+    }
+
     /// Notes a problem, unless something is known to be wrong at the same place: the first reason is enough.
     pub(crate) fn note(&mut self, problem: Problem) {
         if !self.problems.iter().any(|known| known.key == problem.key) {
@@ -94,8 +98,17 @@ impl<'t> Document<'t> {
             let parents = key.rmatch_indices(['.', '[']).map(|(end, _)| &key[..end]);
             parents.into_iter().find_map(|parent| self.places.get(parent))
         });
-        let found =
-            place.filter(|p| !p.table && !is_secret(key)).map(|p| self.text[p.value.clone()].to_owned());
+        let text = place.filter(|p| p.plain).map(|p| &self.text[p.value.clone()]);
+        let (found, hidden): (Vec<&str>, Vec<&str>) =
+            text.into_iter().partition(|text| !is_secret(key) && !holds_login(text));
+        // What is wrong may quote it.
+        let reason = hidden.iter().fold(reason, |reason, text| match text.trim_matches(['"', '\'']) {
+            "" => reason,
+            inner => reason.replace(inner, "…"),
+        });
+        let words = reason.split(' ').map(|word| if holds_login(word) { "…" } else { word });
+        let reason = words.collect::<Vec<_>>().join(" ");
+        let found = found.first().map(|text| (*text).to_owned());
         Problem {
             key: key.to_owned(),
             line: near.map(|p| line(self.text, p.key.start)),
@@ -133,9 +146,11 @@ impl<'t> Document<'t> {
                 return None;
             };
             let at = self.key_of(&span).unwrap_or_else(|| key.to_owned());
+            // A message quotes what it is about.
+            let why = if is_secret(&at) { "cannot be read as what belongs here" } else { error.message() };
             // Something is missing because it has been discarded: its problem is known.
             if !self.problems.iter().any(|known| known.key.starts_with(&at)) {
-                self.problem(&at, error.message(), "");
+                self.problem(&at, why, "");
             }
             if !remove(&mut value, &span) {
                 return None;
@@ -150,9 +165,35 @@ impl<'t> Document<'t> {
     }
 }
 
-/// Values of fence options may be passwords: problems name the key only.
+/// Whether what stands at `key` may be a secret, or hold one: problems name the key only. Options of fences,
+/// Kafka's properties and its environment may have any name; a password belongs into a file, and may have
+/// been put where the file's name belongs.
 fn is_secret(key: &str) -> bool {
-    key.contains(".options.")
+    ["options", "properties", "environment"].iter().any(|word| key.contains(word)) || names_a_secret(key)
+}
+
+/// Whether there is no table in it, whose keys may be any.
+fn is_plain(value: &Spanned<DeValue<'_>>) -> bool {
+    match value.get_ref() {
+        DeValue::Table(_) => false,
+        DeValue::Array(values) => values.iter().all(is_plain),
+        _ => true,
+    }
+}
+
+/// Whether it may be an address with a login in it.
+fn holds_login(text: &str) -> bool {
+    text.contains("://") && text.contains('@')
+}
+
+/// ` at column 14`.
+fn column(text: &str, span: Option<Range<usize>>) -> String {
+    let of = |span: Range<usize>| {
+        let before = &text[..span.start.min(text.len())];
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        format!(" at column {}", line.chars().count() + 1)
+    };
+    span.map(of).unwrap_or_default()
 }
 
 fn line(text: &str, offset: usize) -> usize {
@@ -164,8 +205,8 @@ fn index(key: &str, value: &Spanned<DeValue<'_>>, places: &mut BTreeMap<String, 
         DeValue::Table(table) => {
             for (name, value) in table {
                 let key = join(key, name.get_ref());
-                let header = value.get_ref().is_table();
-                let place = Place { value: value.span(), key: name.span(), table: header };
+                let plain = is_plain(value);
+                let place = Place { value: value.span(), key: name.span(), plain };
                 places.insert(key.clone(), place);
                 index(&key, value, places);
             }
@@ -173,8 +214,8 @@ fn index(key: &str, value: &Spanned<DeValue<'_>>, places: &mut BTreeMap<String, 
         DeValue::Array(values) => {
             for (i, value) in values.iter().enumerate() {
                 let key = format!("{key}[{i}]");
-                let table = value.get_ref().is_table();
-                places.insert(key.clone(), Place { value: value.span(), key: value.span(), table });
+                let plain = is_plain(value);
+                places.insert(key.clone(), Place { value: value.span(), key: value.span(), plain });
                 index(&key, value, places);
             }
         }

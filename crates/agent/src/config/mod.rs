@@ -14,6 +14,7 @@ mod small;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use recovery::drivers::address::AddressConfig;
 use recovery::drivers::broker_host::class_data::ClassData;
@@ -43,6 +44,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The Unix socket where root gives orders.
     pub socket: PathBuf,
+    /// How often the daemon goes through the checks.
+    pub check_every: Duration,
     /// What deciding and planning need.
     pub topology: Topology,
     /// When the agent may act.

@@ -27,7 +27,7 @@ use serde::Deserialize;
 #[expect(dead_code, reason = "describes the file for the schema; each section is read by itself")]
 pub(crate) struct Raw {
     /// What the agent may do by itself: `observe` watches and reports what it would have done, `approve`
-    /// waits for `understudy failover`, `auto` takes over. There is no default: somebody types it.
+    /// waits for `understudy approve`, `auto` takes over. There is no default: somebody types it.
     #[schemars(schema_with = "mode")]
     mode: Mode,
     /// This agent.
@@ -73,12 +73,19 @@ pub(crate) struct RawAgent {
     /// another machine.
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
-    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view`
-    /// and `/v1/clients`, as address:port. It has no authentication: keep it on the loopback address or on a
-    /// management network. Peers cannot reach the loopback address. `/v1/clients`, which names who is
-    /// connected to brokers here, is given only to the addresses in `url` of each `[[peer]]`.
+    /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view`,
+    /// `/v1/clients` and `/v1/reach/N`, as address:port. It has no authentication: keep it on the loopback
+    /// address or on a management network. Peers cannot reach the loopback address. `/v1/clients`, which
+    /// names who is connected to brokers here, and `/v1/reach/N`, which dials broker N where the cluster
+    /// advertises it, are given only to the addresses in `url` of each `[[peer]]`.
     #[serde(default = "listen")]
     pub(crate) listen: String,
+    /// How often the daemon checks by itself what `understudy check` looks at and disturbs nobody: fence
+    /// devices, storage, addresses, Kafka's template, class data, the ledger, peers, certificates. It begins
+    /// at its start, as a changed configuration does. A standby whose check fails goes last.
+    #[serde(default = "check_every", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub(crate) check_every: Duration,
     /// The Unix socket where root may also give orders (pause, resume, ack, approve), besides reading the
     /// same pages. `agent.sock` in `state_dir`, if it is not given.
     #[serde(default)]
@@ -87,6 +94,10 @@ pub(crate) struct RawAgent {
 
 pub(super) fn state_dir() -> PathBuf {
     "/var/lib/understudy".into()
+}
+
+fn check_every() -> Duration {
+    Duration::from_secs(300)
 }
 
 fn listen() -> String {
@@ -121,12 +132,19 @@ pub(crate) struct RawPolicy {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) controller_silent_for: Duration,
-    /// If more brokers than this do not answer at once, nothing is taken over: that is a rack, a network or
-    /// the storage, not a host.
+    /// If more brokers than this failed together and are down, none of them is taken over: that is a rack, a
+    /// network or the storage, not a host. Brokers of one host count as one.
     pub(crate) max_brokers_down: usize,
-    /// If more than this share of all brokers does not answer at once, in percent, nothing is taken over,
-    /// whatever their number.
+    /// If more than this share of all brokers failed together and is down, in percent, none of them is taken
+    /// over, whatever their number.
     pub(crate) max_percent_down: u8,
+    /// Brokers that went within this long of each other failed together, and so did those that failed
+    /// together with one of them. A broker that has been down for longer, was stopped on purpose, is paused,
+    /// or waits for a person is in nobody's way. Longer than one cause takes from the first broker to the
+    /// last: by its usual options (`timeo=600,retrans=2`) an NFS client calls a server dead after 180 s.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub(crate) mass_failure_window: Duration,
     /// Evidence older than this counts as not seen.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -141,9 +159,11 @@ pub(crate) struct RawPolicy {
     #[schemars(with = "String")]
     pub(crate) restart_after: Duration,
     /// A broker of this host that has not answered since this agent began may be booting, and is not taken
-    /// for one that ended: whoever else starts it here, such as its unit, has this long. Longer than a boot
-    /// takes until Kafka is executed, and shorter than `process_down_after`, by which others take the broker
-    /// over.
+    /// for one that ended: whoever else starts it here, such as its unit, has this long. So has a Kafka that
+    /// somebody else starts, from when the controller last heard it. Longer than a boot takes until Kafka is
+    /// executed, and shorter than `process_down_after`, by which others take the broker over. After a mass
+    /// failure, such as a loss of power, standbys give as long to whoever is late, from the last broker that
+    /// came back on.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) boot_patience: Duration,
@@ -158,7 +178,8 @@ pub(crate) struct RawPolicy {
     pub(crate) takeovers_per_broker: usize,
     /// The same for all guarded brokers together.
     pub(crate) takeovers_per_cluster: usize,
-    /// The window of both budgets.
+    /// The window of both budgets. For as long, an agent that was restarted goes by what was seen before a
+    /// claim or a removal of the broker.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) budget_window: Duration,
@@ -166,6 +187,19 @@ pub(crate) struct RawPolicy {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) step_in_after: Duration,
+    /// A broker that a takeover has started may show no progress for this long on its way back into every
+    /// ISR. Progress is: its process reads (its logs), it registers, it is unfenced, it answers, a partition
+    /// joins, or the bytes that are missing get fewer. Then the takeover ends with what is in the way. It
+    /// ends as abandoned, so that another standby may try, if nothing of Kafka runs here any more; else it is
+    /// stuck, and a person is called. Longer than Kafka waits for its controllers, which is 60 s
+    /// (`initial.broker.registration.timeout.ms`). Where the agent may not read `/proc/PID/io` of Kafka,
+    /// longer than its logs take to load.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub(crate) rejoin_patience: Duration,
+    /// How often a takeover starts a Kafka again that ended by itself on that way. One that ended while the
+    /// controllers had no leader is started again when they have one, and does not count.
+    pub(crate) rejoin_restarts: usize,
 }
 
 impl Default for RawPolicy {
@@ -177,6 +211,7 @@ impl Default for RawPolicy {
             controller_silent_for: Duration::from_secs(1),
             max_brokers_down: 1,
             max_percent_down: 50,
+            mass_failure_window: Duration::from_secs(300),
             stale_after: Duration::from_secs(3),
             claim_silent_after: Duration::from_secs(15),
             restart_after: Duration::from_millis(500),
@@ -187,6 +222,8 @@ impl Default for RawPolicy {
             takeovers_per_cluster: 5,
             budget_window: Duration::from_secs(3600),
             step_in_after: Duration::from_secs(5),
+            rejoin_patience: Duration::from_secs(300),
+            rejoin_restarts: 2,
         }
     }
 }

@@ -13,15 +13,26 @@ pub(crate) fn check(doc: &mut Document<'_>, schema: &Schema) {
     let Some(root) = schema.as_object() else { return };
     let mut shape = Shape { defs: root.get("$defs").and_then(Value::as_object), found: Vec::new() };
     shape.walk("", doc.root(), root);
-    for (key, reason, remedy) in shape.found {
-        doc.problem(&key, reason, remedy);
+    for Found { key, reason, remedy, unknown } in shape.found {
+        match unknown {
+            true => doc.problem_unseen(&key, reason, remedy),
+            false => doc.problem(&key, reason, remedy),
+        }
         doc.discard(&key);
     }
 }
 
 struct Shape<'s> {
     defs: Option<&'s Map<String, Value>>,
-    found: Vec<(String, String, String)>,
+    found: Vec<Found>,
+}
+
+struct Found {
+    key: String,
+    reason: String,
+    remedy: String,
+    /// The key is none, so that its value may be anything.
+    unknown: bool,
 }
 
 impl<'s> Shape<'s> {
@@ -161,11 +172,13 @@ impl<'s> Shape<'s> {
             Some((_, near)) => format!("did you mean `{near}`?"),
             None => format!("the keys here are: {}", names.join(", ")),
         };
-        self.note(key, "is not a known key", remedy);
+        let (key, reason) = (key.to_owned(), "is not a known key".to_owned());
+        self.found.push(Found { key, reason, remedy, unknown: true });
     }
 
     fn note(&mut self, key: &str, reason: &str, remedy: String) {
-        self.found.push((key.to_owned(), reason.to_owned(), remedy));
+        let (key, reason) = (key.to_owned(), reason.to_owned());
+        self.found.push(Found { key, reason, remedy, unknown: false });
     }
 }
 

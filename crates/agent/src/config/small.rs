@@ -13,7 +13,8 @@ use super::document::Document;
 use super::problem::{ConfigError, Problem};
 use super::raw;
 
-/// `[agent] host` and `state_dir`, `[ledger]`, and `id` and `home` of every `[[broker]]`.
+/// `[agent] host` and `state_dir`, `[ledger]`, and `id`, `home` and, if they are there, `log_dirs` of every
+/// `[[broker]]`.
 #[derive(Debug, Clone)]
 pub struct Small {
     /// This host.
@@ -25,6 +26,8 @@ pub struct Small {
     pub ledger: LedgerConfig,
     /// The brokers, each with the host that owns it until the ledger says otherwise.
     pub homes: BTreeMap<BrokerId, HostName>,
+    /// Their log dirs, where they are named: by them a Kafka of another cluster is told from one of theirs.
+    pub log_dirs: BTreeMap<BrokerId, Vec<PathBuf>>,
 }
 
 impl Small {
@@ -69,14 +72,17 @@ impl Small {
             let (key, reason) = said.split_once(": ").unwrap_or(("", &said));
             doc.problem(&format!("ledger.{key}"), reason, "");
         }
-        let mut homes = BTreeMap::new();
+        let (mut homes, mut log_dirs) = (BTreeMap::new(), BTreeMap::new());
         for i in 0..brokers {
             let (id, home) = (doc.read(&format!("broker[{i}].id")), doc.read(&format!("broker[{i}].home")));
-            homes.extend(id.map(BrokerId).zip(home.map(HostName)));
+            let id = id.map(BrokerId);
+            homes.extend(id.zip(home.map(HostName)));
+            let key = format!("broker[{i}].log_dirs");
+            log_dirs.extend(id.zip(if doc.has(&key) { doc.read(&key) } else { None }));
         }
         match (here, state_dir, ledger, doc.into_problems()) {
             (Some(here), Some(state_dir), Some(ledger), problems) if problems.is_empty() => {
-                Ok(Self { here: HostName(here), state_dir, ledger, homes })
+                Ok(Self { here: HostName(here), state_dir, ledger, homes, log_dirs })
             }
             (.., problems) => Err(problems),
         }
@@ -95,8 +101,9 @@ mod tests {
         let small = Small::parse(SMALL).unwrap();
         assert_eq!(small.here, "kafka-1".into());
         assert_eq!(small.homes, BTreeMap::from([(BrokerId(1), "kafka-1".into())]));
-        let more = format!("{SMALL}log_dirs = 7\n[policy]\nhung_after = \"soon\"\n");
-        assert!(Small::parse(&more).is_ok());
+        let more = format!("{SMALL}racks = 7\nlog_dirs = [\"/mnt/b1\"]\n[policy]\nhung_after = \"soon\"\n");
+        let more = Small::parse(&more).unwrap();
+        assert_eq!(more.log_dirs, BTreeMap::from([(BrokerId(1), vec![PathBuf::from("/mnt/b1")])]));
     }
 
     #[test]

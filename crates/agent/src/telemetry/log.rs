@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use recovery::decide::Decision;
 use recovery::event::{Event, What};
-use recovery::model::{Outcome, human};
+use recovery::model::{Checked, Outcome, human};
 use recovery::ports::EventSink;
 use tracing::{debug, error, info, warn};
 
@@ -44,9 +44,26 @@ impl EventSink for LogSink {
             What::AgentStarted { mode, version } => info!(host = %event.host, mode, version, "watching"),
             What::SignalBlind { signal, why } => warn!(signal, why, "a signal cannot see"),
             What::SignalSees { signal } => info!(signal, "the signal sees again"),
+            What::NotRejoined => warn!(
+                broker,
+                epoch,
+                "this host was fenced and has not rejoined, so it takes no broker over: \
+                 run `understudy rejoin` here"
+            ),
+            What::CheckFailed { found } => {
+                let Checked { check, says, remedy, .. } = found;
+                error!(check = check.label(), of = check.of(), says, remedy, "not ready: a check fails");
+            }
+            What::CheckPassed { found } => {
+                let Checked { check, says, .. } = found;
+                info!(check = check.label(), of = check.of(), says, "the check passes again");
+            }
             What::Decided { decision, evidence } => decided(event, decision, evidence),
             What::WouldTakeOver { plan } => {
                 warn!(broker, epoch, "would act, if the mode allowed it:\n{plan}");
+            }
+            What::NotPlanned { why } => {
+                error!(broker, epoch, why, "nothing is done: no plan can be made for this decision");
             }
             What::HandedOver { to, found } => warn!(broker, epoch, %to, found, "the broker is handed over"),
             What::StoodDown { found } => {

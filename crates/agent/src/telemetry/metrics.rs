@@ -1,6 +1,6 @@
 //! Every metric of the agent. They are made of events, and of the status snapshot at each scrape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -57,6 +57,12 @@ struct ByStep {
     kind: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct ByCheck {
+    check: &'static str,
+    of: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BySignal {
     signal: String,
@@ -98,6 +104,9 @@ pub struct Metrics {
     epoch: Family<ByBroker, Gauge>,
     steps_failed: Family<ByStep, Counter>,
     blind: Family<BySignal, Gauge>,
+    ready: Family<ByCheck, Gauge>,
+    /// The checks of which the last page told.
+    ready_shown: Mutex<BTreeSet<ByCheck>>,
     volume_quiet: Family<ByBroker, Seconds>,
     client_idle: Family<ByBroker, Seconds>,
     class_data_fits: Family<NoLabels, Gauge>,
@@ -142,6 +151,8 @@ impl Default for Metrics {
             epoch: Family::default(),
             steps_failed: Family::default(),
             blind: Family::default(),
+            ready: Family::default(),
+            ready_shown: Mutex::default(),
             volume_quiet: Family::default(),
             client_idle: Family::default(),
             class_data_fits: Family::default(),
@@ -192,6 +203,8 @@ impl Metrics {
         r.register("ledger_epoch", "The newest epoch in the ledger", self.epoch.clone());
         r.register("steps_failed", "Takeover steps that failed, by kind of error", self.steps_failed.clone());
         r.register("signal_blind", "1 while a signal cannot see", self.blind.clone());
+        let ready = "0 while a check says that a takeover here would fail; not there without a fresh result";
+        r.register("standby_ready", ready, self.ready.clone());
         let quiet = "Since the last operation in any of a broker's volumes, as the storage counts";
         r.register_with_unit("volume_io_age", quiet, seconds(), self.volume_quiet.clone());
         let idle =
@@ -219,10 +232,26 @@ impl Metrics {
             set_or_remove(&self.volume_quiet, broker.id, volumes.quiet);
             set_or_remove(&self.client_idle, broker.id, volumes.client_idle);
         }
+        self.checked(status);
         self.age_class_data();
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+
+    /// What is not known is not there.
+    fn checked(&self, status: &Status) {
+        let mut shown = self.ready_shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = BTreeSet::new();
+        for found in status.checks.iter().map(|seen| &seen.found) {
+            let labels = ByCheck { check: found.check.label(), of: found.check.of() };
+            self.ready.get_or_create(&labels).set(i64::from(!found.failed()));
+            now.insert(labels);
+        }
+        for gone in shown.difference(&now) {
+            self.ready.remove(gone);
+        }
+        *shown = now;
     }
 
     /// What a look at the class-data archive showed.

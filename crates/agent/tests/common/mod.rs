@@ -41,6 +41,8 @@ impl Site {
         for name in ["ledger", "state", "logs"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
+        let meta = "version=1\ncluster.id=c1\nnode.id=1\ndirectory.id=d1\n";
+        std::fs::write(dir.path().join("logs/meta.properties"), meta).unwrap();
         initialise(&dir.path().join("ledger"));
         // Port 0 cannot be used here: `status` must find the agent where the file says.
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

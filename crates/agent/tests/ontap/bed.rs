@@ -1,20 +1,20 @@
 //! A fake ONTAP, and a host whose configuration names it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::Command;
 
 use ontap_client::Fingerprint;
 use ontap_client::fake::{Fake, Table, World};
 use serde_json::{Value, json};
 
-use crate::common::{Said, Site};
+use crate::common::{Said, Site, said};
 
 /// By which the owner of broker 1 mounts.
 pub(crate) const OWNER: [u8; 4] = [10, 0, 0, 101];
 
 pub(crate) struct Bed {
     pub(crate) fake: Fake,
-    site: Arc<Site>,
+    site: Site,
     config: PathBuf,
 }
 
@@ -67,18 +67,28 @@ impl Bed {
             assert!(stored != text && fenced != stored);
             fenced
         });
-        Self { fake, site: Arc::new(site), config }
+        Self { fake, site, config }
     }
 
     /// Runs the binary beside the fake, which answers from this process.
     pub(crate) async fn run(&self, arguments: &[&str]) -> Said {
-        let (site, config) = (Arc::clone(&self.site), self.config.clone());
-        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let run = move || {
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            site.run_with(&config, &arguments)
-        };
-        tokio::task::spawn_blocking(run).await.unwrap()
+        self.run_in(&[], arguments).await
+    }
+
+    /// The same with more in its environment.
+    pub(crate) async fn run_in(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Said {
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
+        tokio::task::spawn_blocking(move || said(command.output().unwrap())).await.unwrap()
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        self.site.command_with(&self.config, arguments)
+    }
+
+    /// Where the agent answers.
+    pub(crate) fn listen(&self) -> String {
+        self.site.listen.clone()
     }
 
     /// A file of the site.

@@ -9,3 +9,5 @@ mod bed;
 mod common;
 mod efficiency;
 mod provision;
+mod secrets;
+mod verify;

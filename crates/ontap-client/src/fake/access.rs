@@ -1,5 +1,6 @@
 //! Whether the storage lets a client in: junction, export policy, rules, and the access cache over them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -10,16 +11,16 @@ use super::shapes::Table;
 use super::world::World;
 
 /// What a client may do with a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Read and write.
-    ReadWrite,
-    /// Read only.
-    ReadOnly,
-    /// The export policy has no rule that lets the client in.
-    Denied,
     /// There is no such volume, it is not online, or it is not mounted in the namespace.
     NotMounted,
+    /// The export policy has no rule that lets the client in.
+    Denied,
+    /// Read only.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
 }
 
 impl Access {
@@ -47,20 +48,53 @@ pub(super) fn evaluate(world: &World, client: IpAddr, volume: &str) -> Access {
     rules.into_iter().find(|rule| applies(rule, client)).map_or(Access::Denied, verdict_of)
 }
 
-/// As a client that knocks: its verdict is remembered, and one that a change of rules has not reached yet is
-/// used.
+/// The index of the rule that decides over a client; 0: none.
+pub(super) fn serving(world: &World, client: IpAddr, volume: &str) -> i64 {
+    let policy = exported_by(world, volume);
+    let of_policy = |rule: &&Value| policy.as_ref().is_some_and(|id| rule["policy"]["id"] == *id);
+    let mut rules: Vec<&Value> = world.rows(Table::Rules).iter().filter(of_policy).collect();
+    rules.sort_by(|left, right| query::order(left, right, "index"));
+    let first = rules.into_iter().find(|rule| applies(rule, client));
+    first.and_then(|rule| rule["index"].as_i64()).unwrap_or_default()
+}
+
+/// As a client that knocks, by every LIF of the SVM: each node remembers its own verdict, and one that a
+/// change of rules has not reached yet is used. It gets what the most generous of them gives.
 pub(super) fn knock(world: &mut World, client: IpAddr, volume: &str) -> Access {
     let Some(policy) = exported_by(world, volume).as_ref().and_then(Value::as_i64) else {
         return Access::NotMounted;
     };
-    if let Some(verdict) = world.verdicts.get(&(client, policy))
-        && verdict.stays_until.is_some_and(|until| Instant::now() < until)
-    {
-        return verdict.access;
+    let by_rules = evaluate(world, client, volume);
+    let mut best = None;
+    for node in nodes_of(world, volume) {
+        let key = (node, client, policy);
+        let stays = |verdict: &&Verdict| verdict.stays_until.is_some_and(|until| Instant::now() < until);
+        let access = match world.verdicts.get(&key).filter(stays) {
+            Some(verdict) => verdict.access,
+            None => {
+                world.verdicts.insert(key, Verdict { access: by_rules, stays_until: None });
+                by_rules
+            }
+        };
+        best = best.max(Some(access));
     }
+    best.unwrap_or(by_rules)
+}
+
+/// A node has asked the rules about a client of a volume, and keeps what they said.
+pub(super) fn remember(world: &mut World, client: IpAddr, volume: &str, node: &str) {
     let access = evaluate(world, client, volume);
-    world.verdicts.insert((client, policy), Verdict { access, stays_until: None });
-    access
+    if let Some(policy) = exported_by(world, volume).as_ref().and_then(Value::as_i64) {
+        world.verdicts.insert((node.to_owned(), client, policy), Verdict { access, stays_until: None });
+    }
+}
+
+/// The nodes that clients of a volume may come by: those where its SVM has LIFs.
+fn nodes_of(world: &World, volume: &str) -> BTreeSet<String> {
+    let Some(row) = world.find(Table::Volumes, &[("name", volume)]) else { return BTreeSet::new() };
+    let svm = query::text(&row["svm"]["name"]);
+    let lifs = world.rows(Table::Interfaces).iter().filter(|lif| lif["svm"]["name"] == *svm);
+    lifs.map(|lif| query::text(&lif["location"]["node"]["name"])).collect()
 }
 
 /// The id of the policy that a reachable volume is exported by.

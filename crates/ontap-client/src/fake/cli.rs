@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::access_cli::{flush, flush_all};
 use super::create::{check_volume, refresh_space};
 use super::fields::{coerce, merge};
 use super::ops::{Effect, Op, select};
@@ -31,7 +32,7 @@ pub(super) fn knows_preserve_unlink(world: &World) -> bool {
     (number("generation"), number("major"), number("minor")) >= (9, 12, 1)
 }
 
-fn is_privileged(op: &Op) -> bool {
+pub(super) fn is_privileged(op: &Op) -> bool {
     matches!(op.option("privilege_level"), Some("advanced" | "diagnostic"))
 }
 
@@ -44,45 +45,10 @@ pub(super) fn hides(world: &World, op: &Op, field: &str) -> bool {
 pub(super) fn perform(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
     match op.target.shape.table {
         Table::CliVolumes => modify_volumes(world, op),
-        Table::CliCacheFlush => {
-            if !is_privileged(op) {
-                let text = "\"cache flush\" is not a recognized command at this privilege level";
-                return Err(Refusal::bad(262_179, text));
-            }
-            flush(world, op)
-        }
+        Table::CliCacheFlush => flush_all(world, op),
         Table::CliAccessCacheFlush => flush(world, op),
         _ => Err(Refusal::unsupported()),
     }
-}
-
-/// Forgets the verdicts of one SVM, or one policy, or one client: then the rules as they are decide.
-fn flush(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
-    let body = plain_keys(&op.body);
-    let svm = body["vserver"].as_str().ok_or_else(|| Refusal::missing("vserver"))?.to_owned();
-    if world.find(Table::Svms, &[("name", &svm)]).is_none() {
-        return Err(Refusal::bad(2_621_462, format!("SVM \"{svm}\" does not exist.")));
-    }
-    if let Some(node) = body["node"].as_str() {
-        world.find(Table::Nodes, &[("name", node)]).ok_or_else(Refusal::not_found)?;
-        // Each node has a cache of its own, and a client's verdict is on the node that serves it.
-        if world.find(Table::Interfaces, &[("svm.name", &svm), ("location.node.name", node)]).is_none() {
-            return Ok(Effect { cli_output: Some(String::new()), ..Effect::default() });
-        }
-    }
-    let policies: Vec<i64> = world
-        .rows(Table::Policies)
-        .iter()
-        .filter(|row| {
-            row["svm"]["name"] == svm && (body["policy"].is_null() || body["policy"] == row["name"])
-        })
-        .filter_map(|row| row["id"].as_i64())
-        .collect();
-    let address = body["address"].as_str();
-    world.verdicts.retain(|(client, policy), _| {
-        !policies.contains(policy) || address.is_some_and(|address| address != client.to_string())
-    });
-    Ok(Effect { cli_output: Some(String::new()), ..Effect::default() })
 }
 
 fn modify_volumes(world: &mut World, op: &Op) -> Result<Effect, Refusal> {
@@ -136,7 +102,7 @@ fn modify(world: &World, row: &mut Value, shown: &Value, body: &Value) -> Result
 }
 
 /// `is-preserve-unlink-enabled` and `is_preserve_unlink_enabled` mean the same.
-fn plain_keys(body: &Value) -> Value {
+pub(super) fn plain_keys(body: &Value) -> Value {
     let object = body.as_object().cloned().unwrap_or_default();
     Value::Object(
         object.into_iter().map(|(key, value)| (key.replace('-', "_"), value)).collect::<Map<_, _>>(),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::read::Cut;
 use super::refusal::Refusal;
 
@@ -35,6 +37,7 @@ enum Kind {
     JobFails(u32, String),
     LoginExpired,
     Denied,
+    Says(u16, Value),
     ShortPages(usize),
     Partial(usize),
 }
@@ -99,6 +102,12 @@ impl Fault {
         Self::new(Kind::Denied)
     }
 
+    /// This answer, whatever was asked; nothing is done.
+    #[must_use]
+    pub fn says(status: u16, body: Value) -> Self {
+        Self::new(Kind::Says(status, body))
+    }
+
     /// Lists come in pages of at most `size` records, whatever was asked for; `next` leads on, from the last
     /// page to an empty one. A PATCH or DELETE of many does as many, and its `next` is where to repeat it.
     #[must_use]
@@ -140,6 +149,8 @@ pub(super) struct Fate {
     pub(super) slow: Duration,
     /// Not carried out, but answered so; with `Retry-After` in seconds.
     pub(super) refused: Option<(Refusal, Option<u64>)>,
+    /// Answered so, and not carried out.
+    pub(super) says: Option<(u16, Value)>,
     pub(super) dropped: bool,
     pub(super) lie: bool,
     pub(super) late: Option<Duration>,
@@ -169,6 +180,7 @@ pub(super) fn fate(faults: &mut [Fault], method: &str, path: &str) -> Fate {
             Kind::JobFails(code, message) => fate.job_fails = Some((*code, message.clone())),
             Kind::LoginExpired => fate.refused = Some((not_logged_in(), None)),
             Kind::Denied => fate.refused = Some((Refusal::denied(), None)),
+            Kind::Says(status, body) => fate.says = Some((*status, body.clone())),
             Kind::ShortPages(size) => fate.cut.page = Some(*size),
             Kind::Partial(size) => fate.cut.partial = Some(*size),
         }

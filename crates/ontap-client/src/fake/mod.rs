@@ -25,9 +25,11 @@
 //! not). Where a volume is meant by its name alone, that name has to be one of a kind in all SVMs.
 
 mod access;
+mod access_cli;
 mod answer;
 mod change;
 mod cli;
+mod clients;
 mod create;
 mod faults;
 mod fields;
@@ -49,6 +51,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use access::Access;
+pub use clients::LockFace;
 pub use faults::Fault;
 pub use server::ClientCertificate;
 pub use shapes::Table;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use super::access_cli;
 use super::change::{change, check_removal, removed};
 use super::cli;
 use super::create::{create, no_volume, policy_of};
@@ -102,7 +103,9 @@ impl Op {
         let field = match self.target.shape.table {
             Table::Cluster | Table::Nodes | Table::Jobs | Table::Aggregates | Table::Metrics => return Ok(()),
             Table::Svms => "name",
-            Table::CliVolumes | Table::CliConnections => "vserver",
+            Table::CliVolumes | Table::CliConnections | Table::CliAccessCache | Table::CliCheckAccess => {
+                "vserver"
+            }
             _ => "svm.name",
         };
         if self.method == "POST" && field == "svm.name" {
@@ -174,9 +177,22 @@ fn view(world: &World, table: Table) -> Placed {
             .collect(),
         Table::ClientMaps => client_maps(world),
         Table::ConnectedClients => plain(table).map(|(at, row)| (at, with_idle(row))).collect(),
+        Table::Locks => plain(table).map(|(at, row)| (at, world.lock_face.shown(row))).collect(),
+        Table::Qtrees => plain(Table::Volumes)
+            .map(|(at, row)| (at, whole_volume(&row)))
+            .chain(plain(Table::Qtrees))
+            .collect(),
         Table::CliVolumes => plain(Table::Volumes).map(|(at, row)| (at, cli::volume_row(&row))).collect(),
         table => plain(table).collect(),
     }
+}
+
+/// The qtree of all that is in no other.
+fn whole_volume(volume: &Value) -> Value {
+    json!({
+        "id": 0, "name": "", "svm": volume["svm"], "volume": { "name": volume["name"], "uuid": volume["uuid"] },
+        "export_policy": volume["nas"]["export_policy"],
+    })
 }
 
 fn with_rules(world: &World, mut policy: Value) -> Value {
@@ -268,12 +284,18 @@ pub(super) fn select(world: &World, op: &Op) -> Result<Placed, Refusal> {
     }
     let rows = match &op.owner {
         Some(owner) => metrics(world, owner)?,
+        None if op.target.shape.table == Table::CliAccessCache => placed(access_cli::entries(world, op)?),
+        None if op.target.shape.table == Table::CliCheckAccess => placed(access_cli::evaluation(world, op)?),
         None => view(world, op.target.shape.table),
     };
     let asked = |row: &Value| {
         is_at(row, &op.target) && op.filters.iter().all(|(field, text)| query::matches(row, field, text))
     };
     Ok(rows.into_iter().filter(|(_, row)| asked(row) && found_anywhere(row, op)).collect())
+}
+
+fn placed(rows: Vec<Value>) -> Placed {
+    rows.into_iter().enumerate().collect()
 }
 
 /// `query_fields=a,b&query=x`: any of the fields.

@@ -52,6 +52,12 @@ pub enum Table {
     CliCacheFlush,
     /// `vserver export-policy access-cache flush`, a command.
     CliAccessCacheFlush,
+    /// `vserver export-policy access-cache show`: made from what the nodes remember.
+    CliAccessCache,
+    /// `vserver export-policy check-access`: made from the rules.
+    CliCheckAccess,
+    /// `/storage/qtrees`: those of its own, and one without a name for each volume.
+    Qtrees,
 }
 
 /// One resource.
@@ -211,6 +217,15 @@ const SHAPES: &[Shape] = &[
         .defaults(&["node", "cid", "vserver"]),
     Shape::new(Table::CliCacheFlush, "private/cli/vserver/export-policy/cache/flush", &[], "p"),
     Shape::new(Table::CliAccessCacheFlush, "private/cli/vserver/export-policy/access-cache/flush", &[], "p"),
+    Shape::new(Table::CliAccessCache, "private/cli/vserver/export-policy/access-cache", &[], "g")
+        .defaults(&["node", "vserver", "policy", "address"]),
+    Shape::new(Table::CliCheckAccess, "private/cli/vserver/export-policy/check-access", &[], "g")
+        .defaults(&["vserver", "volume", "path"]),
+    Shape::new(Table::Qtrees, "storage/qtrees", &["volume.uuid", "id"], "g").defaults(&[
+        "name",
+        "volume.name",
+        "svm",
+    ]),
 ];
 
 /// What a path points at.

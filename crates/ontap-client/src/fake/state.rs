@@ -140,12 +140,13 @@ impl State {
         if !fate.slow.is_zero() {
             tokio::time::sleep(fate.slow).await;
         }
-        let answer = match &fate.refused {
-            Some((refusal, after)) => {
+        let answer = match (&fate.says, &fate.refused) {
+            (Some((status, body)), _) => Answer { status: *status, body: body.clone(), headers: Vec::new() },
+            (None, Some((refusal, after))) => {
                 let answer = Answer::refused(refusal);
                 after.map_or(answer.clone(), |seconds| answer.with("retry-after", seconds.to_string()))
             }
-            None => match self.answer(&incoming, &fate).await {
+            (None, None) => match self.answer(&incoming, &fate).await {
                 Ok(answer) => answer,
                 Err(refusal) => Answer::refused(&refusal),
             },

@@ -1,12 +1,13 @@
 //! Everything that the fake knows, and seeding it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::access::{Access, Verdict};
+use super::clients::LockFace;
 use super::fields::merge;
 use super::query;
 use super::shapes::Table;
@@ -22,7 +23,8 @@ pub(super) const SMALLEST_VOLUME: i64 = 20 * 1024 * 1024;
 pub struct World {
     tables: BTreeMap<Table, Vec<Value>>,
     pub(super) accounts: Vec<Account>,
-    pub(super) verdicts: BTreeMap<(IpAddr, i64), Verdict>,
+    /// By node, client and policy.
+    pub(super) verdicts: BTreeMap<(String, IpAddr, i64), Verdict>,
     /// How long verdicts outlive a change of rules; set by a fault for one request.
     pub(super) lag: Option<Duration>,
     /// Fields that this release does not know.
@@ -30,8 +32,14 @@ pub struct World {
     /// Fields of the command line that admin privilege does not know.
     pub(super) advanced_fields: Vec<String>,
     /// Clients that start to use a volume as soon as it exists: (volume, client, LIF).
-    guests: Vec<(String, IpAddr)>,
-    counter: u64,
+    pub(super) guests: Vec<(String, IpAddr)>,
+    /// How locks of NFSv4 are shown.
+    pub(super) lock_face: LockFace,
+    /// The list of connected clients is not written anew.
+    pub(super) list_stands: bool,
+    /// Nodes whose access cache shows no entry.
+    pub(super) hidden_caches: BTreeSet<String>,
+    pub(super) counter: u64,
     pub(super) job_time: Duration,
 }
 
@@ -60,6 +68,9 @@ impl Default for World {
             unknown_fields: Vec::new(),
             advanced_fields: Vec::new(),
             guests: Vec::new(),
+            lock_face: LockFace::default(),
+            list_stands: false,
+            hidden_caches: BTreeSet::new(),
             counter: 0,
             job_time: Duration::ZERO,
         };
@@ -264,52 +275,15 @@ impl World {
         super::create::put_volume(self, body, None)
     }
 
-    /// `client` connects to `volume` now, or as soon as it is created, and holds two NFSv4.1 locks in it.
-    pub fn guest(&mut self, volume: &str, client: IpAddr) {
-        if self.find(Table::Volumes, &[("name", volume)]).is_some() {
-            self.connect(volume, client, Duration::ZERO);
-            self.lock(volume, client, "broker1/.lock");
-            self.lock(volume, client, "broker1/__a_demo_topic-0/00000000000000000000.log");
-        } else {
-            self.guests.push((volume.to_owned(), client));
-        }
-    }
-
-    /// The guests of a volume that has just been created arrive.
-    pub(super) fn welcome(&mut self, volume: &str) {
-        let (now, later): (Vec<_>, Vec<_>) = self.guests.drain(..).partition(|(name, _)| name == volume);
-        self.guests = later;
-        now.into_iter().for_each(|(volume, client)| self.guest(&volume, client));
-    }
-
-    /// A connected client that has been idle for so long (whole seconds), and its TCP connection. From now on
-    /// its `idle_duration` grows, until [`World::touch`].
-    pub fn connect(&mut self, volume: &str, client: IpAddr, idle: Duration) {
+    /// A qtree in a volume, with an export policy of its own.
+    pub fn qtree(&mut self, volume: &str, name: &str, policy: &str) {
         let Some(row) = self.find(Table::Volumes, &[("name", volume)]).cloned() else { return };
         let svm = query::text(&row["svm"]["name"]);
-        let lif = self.find(Table::Interfaces, &[("svm.name", &svm)]).cloned().unwrap_or_default();
-        let node = lif["location"]["node"].clone();
-        let connected = json!({
-            "svm": row["svm"], "node": node, "server_ip": lif["ip"]["address"], "client_ip": client.to_string(),
-            "volume": reference_of(&row), "protocol": "nfs4.1", "~since": seconds_ago(idle),
-            "export_policy": row["nas"]["export_policy"], "local_request_count": 1000, "remote_request_count": 0,
+        let qtree = json!({
+            "id": self.rows(Table::Qtrees).len() + 1, "name": name, "svm": row["svm"], "volume": reference_of(&row),
+            "export_policy": self.policy_reference(&svm, policy),
         });
-        self.insert(Table::ConnectedClients, connected);
-        self.counter += 1;
-        let connection = json!({
-            "node": node["name"], "cid": 2_000_000 + self.counter, "vserver": svm, "lif_name": lif["name"],
-            "local_address": lif["ip"]["address"], "local_port": 2049, "remote_ip": client.to_string(),
-            "remote_port": 700 + self.counter % 300, "proto": "tcp", "service": "nfs", "lru": "yes",
-            "blocks_lb": false,
-        });
-        self.insert(Table::CliConnections, connection);
-    }
-
-    /// The client does something on the volume: it is no longer idle. Returns whether it is connected at all.
-    pub fn touch(&mut self, volume: &str, client: IpAddr) -> bool {
-        let client = client.to_string();
-        let place = [("volume.name", volume), ("client_ip", client.as_str())];
-        self.update(Table::ConnectedClients, &place, json!({ "~since": seconds_ago(Duration::ZERO) })) > 0
+        self.insert(Table::Qtrees, qtree);
     }
 
     /// What the volume's metrics show from now on: writes per second, bytes per second, and microseconds for
@@ -330,25 +304,6 @@ impl World {
         let all = json!({ "read": read, "write": write, "other": other, "total": read + write + other });
         let statistics = json!({ "timestamp": at.to_string(), "status": status, "iops_raw": all });
         self.update(Table::Volumes, &[("name", volume)], json!({ "statistics": statistics }));
-    }
-
-    /// A granted NFSv4.1 share lock of `client` on `path` (relative to the junction). Returns its UUID.
-    pub fn lock(&mut self, volume: &str, client: IpAddr, path: &str) -> String {
-        let uuid = self.uuid();
-        let Some(row) = self.find(Table::Volumes, &[("name", volume)]).cloned() else { return uuid };
-        let svm = query::text(&row["svm"]["name"]);
-        let lif = self.find(Table::Interfaces, &[("svm.name", &svm)]).cloned().unwrap_or_default();
-        let junction = row["nas"]["path"].as_str().unwrap_or_default();
-        let lock = json!({
-            "uuid": uuid, "svm": row["svm"], "volume": reference_of(&row), "path": format!("{junction}/{path}"),
-            "interface": { "name": lif["name"], "uuid": lif["uuid"], "ip": { "address": lif["ip"]["address"] } },
-            "node": lif["location"]["node"], "client_address": client.to_string(), "protocol": "nfsv4.1",
-            "type": "share_level", "state": "granted", "constituent": false,
-            "owner_id": format!("{:024x}", self.counter),
-            "share_lock": { "mode": "read_write_deny_none", "soft": false },
-        });
-        self.insert(Table::Locks, lock);
-        uuid
     }
 
     /// An asynchronous relationship in state `snapmirrored`, healthy, half a minute behind. Returns its UUID.
@@ -441,7 +396,7 @@ impl World {
     pub(super) fn rules_changed(&mut self, policy: i64) {
         // Without one, what an earlier change left in the cache stays there all the same.
         let Some(lag) = self.lag else { return };
-        for (_, verdict) in self.verdicts.iter_mut().filter(|((_, id), _)| *id == policy) {
+        for (_, verdict) in self.verdicts.iter_mut().filter(|((_, _, id), _)| *id == policy) {
             verdict.stays_until = verdict.stays_until.max(Some(Instant::now() + lag));
         }
     }
@@ -455,11 +410,6 @@ fn has(row: &Value, fields: &[(&str, &str)]) -> bool {
 
 pub(super) fn reference_of(row: &Value) -> Value {
     json!({ "name": row["name"], "uuid": row["uuid"] })
-}
-
-/// That moment, in seconds of the epoch.
-fn seconds_ago(age: Duration) -> i64 {
-    jiff::Timestamp::now().as_second() - i64::try_from(age.as_secs()).unwrap_or_default()
 }
 
 /// Now, as ONTAP writes times.

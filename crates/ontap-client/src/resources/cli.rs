@@ -27,7 +27,7 @@ pub enum Privilege {
 }
 
 impl Privilege {
-    fn on(self, query: Query) -> Query {
+    pub(super) fn on(self, query: Query) -> Query {
         match self {
             Self::Admin => query,
             Self::Advanced => query.raw("privilege_level", "advanced"),
@@ -48,7 +48,7 @@ pub struct CliDone {
 }
 
 /// `volume show` is `volume`; `vserver export-policy cache flush` is itself.
-fn path(command: &str) -> Vec<&str> {
+pub(super) fn path(command: &str) -> Vec<&str> {
     ["private", "cli"].into_iter().chain(command.split_whitespace()).collect()
 }
 
@@ -91,19 +91,6 @@ impl Client {
     pub async fn cli_run(&self, command: &str, body: Value, privilege: Privilege) -> Result<CliDone> {
         let ask = Ask::post(self.url(&path(command), &privilege.on(Query::new()))?, body);
         self.call().cli_change(ask).await
-    }
-
-    /// Makes a node, or all of them, forget who may access the SVM's volumes, so that a changed export rule
-    /// is asked at once. ONTAP 9.6, by the passthrough; that it works on every release is not established, so
-    /// that an error here means "not flushed" and no more.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`]; [`Error::is_not_visible`] if the account may not do it.
-    pub async fn flush_access_cache(&self, svm: &str, node: Option<&str>) -> Result<()> {
-        let body =
-            crate::body::Body::new().set("vserver", Some(svm)).set("cache", Some("access")).set("node", node);
-        let command = "vserver export-policy cache flush";
-        self.cli_run(command, body.into(), Privilege::Advanced).await.map(drop)
     }
 
     /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not
@@ -173,7 +160,7 @@ struct PreserveUnlinkOf {
 }
 
 /// Whether more privilege may help: what a level does not offer, it refuses as unknown or as denied.
-fn wants_privilege(error: &Error) -> bool {
+pub(super) fn wants_privilege(error: &Error) -> bool {
     // The passthrough may refuse with a good status, too.
     error.is_permission() || error.refusal().is_some_and(|refusal| matches!(refusal.status, 200 | 400))
 }

@@ -110,7 +110,11 @@ impl Client {
     /// As every call, see [`Error`](crate::Error).
     pub async fn interfaces(&self, which: &InterfaceQuery<'_>) -> Result<Vec<Interface>> {
         let query = Query::new().maybe("svm.name", which.svm)?.maybe("services", which.service)?;
-        self.call().list(PATH, query.fields(FIELDS)).await
+        let (call, query) = (self.call(), query.fields(FIELDS));
+        match which.svm {
+            Some(svm) => call.list_of_svm(PATH, query, svm, |lif: &Interface| &lif.svm).await,
+            None => call.list(PATH, query).await,
+        }
     }
 
     /// Moves a LIF to a node, and there to a port if one is named. ONTAP 9.6.

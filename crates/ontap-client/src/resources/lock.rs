@@ -1,12 +1,15 @@
 //! Locks that clients hold on files. An NFSv4 open shows as `share_level`, a byte range lock as `byte_range`.
 
+use std::net::IpAddr;
+
 use serde::Deserialize;
 
 use super::interface::IpAddress;
+use super::is_constituent;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::query::Query;
-use crate::send::Repeat;
+use crate::send::{Ask, Repeat};
 use crate::value::{self, Reference, open_enum};
 
 open_enum! {
@@ -33,7 +36,7 @@ impl LockProtocol {
     /// Whether it is NFSv4, of whatever minor version.
     #[must_use]
     pub fn is_nfs4(&self) -> bool {
-        self.as_str().starts_with("nfsv4")
+        self.as_str().to_ascii_lowercase().starts_with("nfsv4")
     }
 }
 
@@ -135,7 +138,8 @@ pub struct Lock {
     /// The LIF.
     #[serde(default, deserialize_with = "value::part")]
     pub interface: LockInterface,
-    /// Who holds it: the address that its mount uses.
+    /// Who holds it: the address that its mount uses. ONTAP's own documents say that it cannot show this of
+    /// NFSv4 (`nfs-admin/display-locks-task`, where the column reads `-`), so ask [`Lock::client`] for it.
     #[serde(default, deserialize_with = "value::text")]
     pub client_address: Option<String>,
     /// By which protocol.
@@ -167,15 +171,25 @@ pub struct Lock {
     pub constituent: Option<bool>,
 }
 
+impl Lock {
+    /// Who holds it, where ONTAP says so. `None`: it may be anybody's.
+    #[must_use]
+    pub fn client(&self) -> Option<IpAddr> {
+        let address = self.client_address.as_deref()?.trim().parse::<IpAddr>().ok()?;
+        Some(address.to_canonical()).filter(|address| !address.is_unspecified())
+    }
+}
+
 /// Which locks. The more is said, the less ONTAP has to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockQuery<'a> {
     /// The SVM's name.
     pub svm: &'a str,
-    /// The volume's name. Whether locks in a FlexGroup carry its own name or that of a constituent is not
-    /// established: ask without it there.
-    pub volume: Option<&'a str>,
-    /// The IP address of who holds them, in any spelling.
+    /// The volumes' names; empty: all. Locks in a FlexGroup may carry its own name or that of a constituent,
+    /// so both are asked for; whoever reads them goes by [`is_constituent`](super::is_constituent).
+    pub volumes: &'a [&'a str],
+    /// The IP address of who holds them, in any spelling. ONTAP may not know it: whoever has to see all locks
+    /// of a client asks without it.
     pub client_address: Option<&'a str>,
     /// By which protocol.
     pub protocol: Option<&'a LockProtocol>,
@@ -185,19 +199,23 @@ impl<'a> LockQuery<'a> {
     /// All locks in an SVM.
     #[must_use]
     pub fn in_svm(svm: &'a str) -> Self {
-        Self { svm, volume: None, client_address: None, protocol: None }
+        Self { svm, volumes: &[], client_address: None, protocol: None }
     }
 
     fn query(&self) -> Result<Query> {
         Query::new()
             .equal("svm.name", self.svm)?
-            .maybe("volume.name", self.volume)?
+            .of_volumes("volume.name", self.volumes)?
             .maybe_address("client_address", self.client_address)?
             .maybe("protocol", self.protocol.map(LockProtocol::as_str))
     }
 }
 
 const PATH: &[&str] = &["protocols", "locks"];
+
+/// An address of 2 kB: servers take 8 kB and more.
+const UUIDS_IN_A_REQUEST: usize = 50;
+
 const FIELDS: &[&str] = &[
     "uuid",
     "svm",
@@ -224,9 +242,20 @@ impl Client {
     /// up first.
     ///
     /// # Errors
-    /// As every call, see [`Error`]; [`Error::Usage`] if the client's address is none.
+    /// As every call, see [`Error`]; [`Error::Usage`] if the client's address is none; [`Error::Decode`] if a
+    /// lock of another SVM or volume is shown.
     pub async fn locks(&self, which: &LockQuery<'_>) -> Result<Vec<Lock>> {
-        self.call().list(PATH, which.query()?.fields(FIELDS)).await
+        let query = which.query()?.fields(FIELDS);
+        let request = Ask::get(self.url(PATH, &query)?).request();
+        let locks = self.call().list_of_svm(PATH, query, which.svm, |lock: &Lock| &lock.svm).await?;
+        let asked = |name: &str| which.volumes.iter().any(|of| *of == name || is_constituent(of, name));
+        let mut names = locks.iter().filter_map(|lock| lock.volume.name.as_deref());
+        match names.find(|name| !which.volumes.is_empty() && !asked(name)) {
+            Some(name) => {
+                Err(Error::Decode { request, what: format!("a lock in {name}, which was not asked for") })
+            }
+            None => Ok(locks),
+        }
     }
 
     /// Breaks one lock; `Ok` also if it is gone. Its holder is not asked and not told: see to it first that
@@ -238,6 +267,22 @@ impl Client {
         self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
     }
 
+    /// Breaks these locks of an SVM, and no others, and says how many ONTAP counted: so many in a request as
+    /// an address holds. `Ok` also for those that are gone. As for [`break_lock`](Self::break_lock), ONTAP
+    /// 9.10.1.
+    ///
+    /// # Errors
+    /// As [`break_locks`](Self::break_locks).
+    pub async fn break_these_locks(&self, svm: &str, uuids: &[&str]) -> Result<u64> {
+        let call = self.call();
+        let mut broken = 0;
+        for some in uuids.chunks(UUIDS_IN_A_REQUEST) {
+            let query = Query::new().equal("svm.name", svm)?.any_of("uuid", some)?;
+            broken += call.delete_matching(PATH, query).await?;
+        }
+        Ok(broken)
+    }
+
     /// Breaks all locks that match, and says how many ONTAP counted. If ONTAP stops at one that has gone by
     /// itself, it goes on until none is left or the time is up. Read them again afterwards: a holder that is
     /// not fenced takes them again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
@@ -247,7 +292,7 @@ impl Client {
     /// also for a refusal that may be about one lock after others were broken; [`Error::Usage`] if neither a
     /// volume nor a client is named, since that would break the locks of everyone in the SVM.
     pub async fn break_locks(&self, which: &LockQuery<'_>) -> Result<u64> {
-        if which.volume.is_none() && which.client_address.is_none() {
+        if which.volumes.is_empty() && which.client_address.is_none() {
             return Err(Error::usage("name a volume or a client: these would be the locks of everyone"));
         }
         self.call().delete_matching(PATH, which.query()?).await

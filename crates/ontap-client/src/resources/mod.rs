@@ -1,6 +1,8 @@
 //! The objects of ONTAP, one file for each kind. All calls are methods of [`Client`](crate::Client).
 
+mod access_cache;
 mod aggregate;
+mod check_access;
 mod cli;
 mod cluster;
 mod connection;
@@ -11,13 +13,24 @@ mod lock;
 mod metrics;
 mod nfs;
 mod nfs_client;
+mod qtree;
 mod snapmirror;
 mod snapshot;
 mod svm;
 mod volume;
 mod volume_change;
 
+use serde::de::DeserializeOwned;
+
+use crate::client::Call;
+use crate::error::{Error, Result};
+use crate::query::Query;
+use crate::send::Ask;
+use crate::value::Reference;
+
+pub use access_cache::{Cached, FlushAnswer, Polarity};
 pub use aggregate::{Aggregate, AggregateSpace, BlockStorage, Efficiency};
+pub use check_access::PathAccess;
 pub use cli::{CliDone, Privilege};
 pub use cluster::{
     Cluster, Giveback, GivebackState, Ha, Interconnect, Node, NodeState, Takeover, TakeoverCheck,
@@ -31,6 +44,7 @@ pub use lock::{ByteLock, Lock, LockInterface, LockKind, LockProtocol, LockQuery,
 pub use metrics::{Counters, Interval, Latency, MetricsOf, Rates, Sample, VolumeCounters};
 pub use nfs::{AccessCache, NfsChange, NfsProtocol, NfsService, NfsState, NfsTransport, NfsV41Features};
 pub use nfs_client::{NfsClient, NfsClientQuery, NfsClientSettings, NfsVersion};
+pub use qtree::Qtree;
 pub use snapmirror::{MirrorEnd, MirrorQuery, MirrorState, MirrorTransfer, SnapMirror, TransferState};
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotState};
 pub use svm::{Svm, SvmState};
@@ -40,7 +54,15 @@ pub use volume::{
 };
 pub use volume_change::{NewClone, NewVolume, VolumeChange};
 
-use crate::error::{Error, Result};
+/// Whether `name` can be a constituent of the FlexGroup `of`: `NAME__0001`, as ONTAP writes them, or
+/// `NAME_0001`, as one page of its documents does. A volume of its own may have such a name too: whoever has
+/// the list of volumes, in which constituents are not, looks there first.
+#[must_use]
+pub fn is_constituent(of: &str, name: &str) -> bool {
+    let number = |digits: &str| digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let rest = name.strip_prefix(of).and_then(|rest| rest.strip_prefix('_'));
+    rest.is_some_and(|rest| number(rest) || rest.strip_prefix('_').is_some_and(number))
+}
 
 /// What an account or platform may not offer: FSx for ONTAP shows no aggregates, nodes and HA, and a role may
 /// hide anything. That is an answer, not an error.
@@ -70,6 +92,31 @@ impl<T> Visibility<T> {
             outcome => outcome.map(Self::Visible),
         }
     }
+}
+
+impl Call<'_> {
+    /// All records of a list that was asked of one SVM. One of another SVM shows that something else was
+    /// answered than was asked, and then what is missing is not known to be missing.
+    async fn list_of_svm<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: Query,
+        svm: &str,
+        of: impl Fn(&T) -> &Reference,
+    ) -> Result<Vec<T>> {
+        let request = Ask::get(self.client.url(path, &query)?).request();
+        let rows: Vec<T> = self.list(path, query).await?;
+        match rows.iter().find_map(|row| of_another(svm, of(row))) {
+            Some(what) => Err(Error::Decode { request, what }),
+            None => Ok(rows),
+        }
+    }
+}
+
+/// What is wrong with a record that says that it is of another SVM.
+fn of_another(svm: &str, is: &Reference) -> Option<String> {
+    let name = is.name.as_deref().filter(|name| *name != svm)?;
+    Some(format!("a record of {name}, where {svm} was asked for"))
 }
 
 /// The object that was created: ONTAP said that it is there, so not finding it is a contradiction.

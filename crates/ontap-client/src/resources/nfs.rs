@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::created;
+use super::{created, of_another};
 use crate::body::Body;
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -206,7 +206,12 @@ impl Client {
     /// As every call, see [`Error`](crate::Error).
     pub async fn nfs_service(&self, svm: &str) -> Result<Option<NfsService>> {
         let query = Query::new().equal("svm.name", svm)?.fields(FIELDS);
-        self.call().find(PATH, query).await
+        let request = Ask::get(self.url(PATH, &query)?).request();
+        let found: Option<NfsService> = self.call().find(PATH, query).await?;
+        match found.as_ref().and_then(|service| of_another(svm, &service.svm)) {
+            Some(what) => Err(Error::Decode { request, what }),
+            None => Ok(found),
+        }
     }
 
     /// Makes an NFS service, and returns it as read back. ONTAP 9.6.

@@ -67,7 +67,7 @@ pub struct NfsClientSettings {
     /// How long it remembers one that does nothing. ONTAP's default: 48 h.
     #[serde(default, rename = "client_retention_interval", deserialize_with = "value::duration")]
     pub retention: Option<Duration>,
-    /// How often it writes down what it remembers.
+    /// How often it writes down what it remembers: 1 to 8 h, by the vendor's own model, and read-only.
     #[serde(default, rename = "update_interval", deserialize_with = "value::duration")]
     pub update: Option<Duration>,
     /// Whether a client is forgotten as soon as its connection is closed.
@@ -85,6 +85,8 @@ pub struct NfsClientQuery<'a> {
     /// The IP address that its mount uses, in any spelling.
     pub client_ip: Option<&'a str>,
 }
+
+const PATH: &[&str] = &["protocols", "nfs", "connected-clients"];
 
 const FIELDS: &[&str] = &[
     "svm",
@@ -112,20 +114,17 @@ impl Client {
             .equal("svm.name", which.svm)?
             .maybe("volume.name", which.volume)?
             .maybe_address("client_ip", which.client_ip)?;
-        self.call().list(&["protocols", "nfs", "connected-clients"], query.fields(FIELDS)).await
+        self.call().list_of_svm(PATH, query.fields(FIELDS), which.svm, |client: &NfsClient| &client.svm).await
     }
 
-    /// Who has been using these volumes, or constituents of theirs (`NAME__0001`), in one request. ONTAP 9.7.
+    /// Who has been using these volumes, or constituents of theirs, in one request. ONTAP 9.7.
     ///
     /// # Errors
-    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is
-    /// named.
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if a name cannot be
+    /// asked for.
     pub async fn nfs_clients_of(&self, svm: &str, volumes: &[&str]) -> Result<Vec<NfsClient>> {
-        let plain = |name: &&&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let constituents: String = volumes.iter().filter(plain).map(|name| format!("|{name}__*")).collect();
-        let query = Query::new().equal("svm.name", svm)?.any_of("volume.name", volumes)?;
-        let query = query.and_any("volume.name", &constituents);
-        self.call().list(&["protocols", "nfs", "connected-clients"], query.fields(FIELDS)).await
+        let query = Query::new().equal("svm.name", svm)?.of_volumes("volume.name", volumes)?;
+        self.call().list_of_svm(PATH, query.fields(FIELDS), svm, |client: &NfsClient| &client.svm).await
     }
 
     /// How ONTAP remembers clients. ONTAP 9.12.1.

@@ -1,5 +1,7 @@
 //! Volumes, as they are read. What changes them is in `volume_change`.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use crate::client::{Call, Client};
@@ -255,6 +257,19 @@ impl Client {
             .maybe("nas.export_policy.name", which.export_policy)?
             .maybe("nas.path", which.junction)?;
         self.call().list(PATH, query.fields(FIELDS)).await
+    }
+
+    /// The aggregates that these volumes of an SVM lie on, all in one request. ONTAP 9.6.
+    ///
+    /// # Errors
+    /// As every call, see [`Error`](crate::Error); [`Error::Usage`](crate::Error::Usage) if no volume is
+    /// named.
+    pub async fn aggregates_of(&self, svm: &str, volumes: &[&str]) -> Result<BTreeSet<String>> {
+        let query = Query::new().equal("svm.name", svm)?.any_of("name", volumes)?;
+        let query = query.fields(&["uuid", "name", "aggregates.name"]);
+        let volumes: Vec<Volume> = self.call().list(PATH, query).await?;
+        let all = volumes.into_iter().flat_map(|volume| volume.aggregates);
+        Ok(all.filter_map(|aggregate| aggregate.name).collect())
     }
 
     /// The volume of this name. ONTAP 9.6.

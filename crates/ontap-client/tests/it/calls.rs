@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ontap_client::{
-    Aggregate, ConnectionQuery, Error, ExportRule, Interval, LockProtocol, LockQuery, MetricsOf, MirrorQuery,
-    MirrorState, NewClone, NewExportRule, NewVolume, NfsChange, NfsClientQuery, Visibility, VolumeChange,
-    VolumeQuery,
+    Aggregate, ConnectionQuery, Error, ExportRule, FlushAnswer, Interval, LockProtocol, LockQuery, MetricsOf,
+    MirrorQuery, MirrorState, NewClone, NewExportRule, NewVolume, NfsChange, NfsClientQuery, Visibility,
+    VolumeChange, VolumeQuery,
 };
 use serde_json::{Value, json};
 
@@ -271,12 +271,23 @@ async fn a_change_by_name_that_matched_nothing_is_an_error() {
 #[tokio::test]
 async fn an_error_in_an_answer_of_200_is_an_error() {
     let body = json!({ "num_records": 0, "error": { "code": "917658", "message": "must be offline" } });
-    let server = Server::of(vec![ok(body)]).await;
-    let error = server.client().flush_access_cache("svm1", Some("node-01")).await.unwrap_err();
+    let server = Server::of(vec![ok(body.clone()), ok(body)]).await;
+    let error = server.client().flush_access_cache("svm1", "node-01", "p").await.unwrap_err();
     assert_eq!(error.code(), Some(917_658));
-    let seen = &server.seen()[0];
-    assert_eq!(seen.target, "/api/private/cli/vserver/export-policy/cache/flush?privilege_level=advanced");
-    assert_eq!(seen.body, json!({ "vserver": "svm1", "cache": "access", "node": "node-01" }));
+    let seen = server.seen();
+    assert_eq!(seen[0].target, "/api/private/cli/vserver/export-policy/access-cache/flush");
+    assert_eq!(seen[0].body, json!({ "vserver": "svm1", "policy": "p", "node": "node-01" }));
+    // The wider command, if that is what the account may.
+    assert_eq!(seen[1].target, "/api/private/cli/vserver/export-policy/cache/flush?privilege_level=advanced");
+    assert_eq!(seen[1].body, json!({ "vserver": "svm1", "cache": "access", "node": "node-01" }));
+    // Unless others are to be spared; and what was done is told.
+    let refused = json!({ "error": { "code": "6", "message": "not authorized for that command" } });
+    let server = Server::of(vec![ok(refused.clone()), ok(refused), ok(json!({ "num_records": 1 }))]).await;
+    let client = server.client();
+    client.sparing_others().flush_access_cache("svm1", "node-01", "p").await.unwrap_err();
+    assert_eq!(server.seen().len(), 1);
+    let wide = client.flush_access_cache("svm1", "node-01", "p").await.unwrap();
+    assert_eq!(wide, FlushAnswer::CountedForSvm);
 }
 
 #[tokio::test]

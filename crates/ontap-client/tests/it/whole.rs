@@ -198,7 +198,7 @@ async fn every_job_of_a_change_of_many_is_followed() {
     let failed = json!({ "uuid": "j2", "state": "failure", "code": 4, "message": "no" });
     let done = job(json!({ "state": "success" }));
     let server = Server::of(vec![Reply::Json(202, jobs), done, Reply::Json(200, failed)]).await;
-    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let which = LockQuery { volumes: &["kafka01"], ..LockQuery::in_svm("svm1") };
     let error = server.client().break_locks(&which).await.unwrap_err();
     assert!(matches!(&error, Error::JobFailed(job) if job.uuid == "j2"), "{error:?}");
 }
@@ -212,7 +212,7 @@ async fn what_is_accepted_without_a_job_is_not_done() {
     }
     let none = json!({ "num_records": 0, "jobs": [] });
     let server = Server::of(vec![Reply::Json(202, none)]).await;
-    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let which = LockQuery { volumes: &["kafka01"], ..LockQuery::in_svm("svm1") };
     assert_eq!(server.client().break_locks(&which).await.unwrap(), 0);
 }
 
@@ -229,7 +229,7 @@ async fn failures_beside_what_was_done_are_not_overlooked() {
 #[tokio::test]
 async fn an_answer_that_does_not_say_what_was_deleted_is_unconfirmed() {
     let server = Server::of(vec![Reply::Json(200, json!({ "_links": "none" }))]).await;
-    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let which = LockQuery { volumes: &["kafka01"], ..LockQuery::in_svm("svm1") };
     let error = server.client().break_locks(&which).await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
 }
@@ -306,10 +306,19 @@ async fn a_refusal_that_may_be_about_a_later_lock_leaves_it_open() {
 async fn locks_that_could_not_be_broken_are_an_error() {
     let body = json!({ "num_records": 1, "error": { "code": "4", "message": "some failed" } });
     let server = Server::of(vec![Reply::Json(200, body)]).await;
-    let which = LockQuery { volume: Some("kafka01"), ..LockQuery::in_svm("svm1") };
+    let which = LockQuery { volumes: &["kafka01"], ..LockQuery::in_svm("svm1") };
     let error = server.client().break_locks(&which).await.unwrap_err();
     assert!(matches!(error, Error::Partial { got: 1, .. }), "{error:?}");
     // Those of everyone are not broken at all.
     let error = server.client().break_locks(&LockQuery::in_svm("svm1")).await.unwrap_err();
     assert!(matches!(error, Error::Usage { .. }) && server.seen().len() == 1, "{error:?}");
+}
+
+/// What answers without measure is no ONTAP, and does not fill this host's memory.
+#[tokio::test]
+async fn a_body_without_measure_is_given_up() {
+    let padding = "x".repeat(17 << 20);
+    let server = Server::of(vec![Reply::Json(200, json!({ "records": [], "padding": padding }))]).await;
+    let error = server.client().cluster().await.unwrap_err();
+    assert!(matches!(&error, Error::Decode { what, .. } if what.contains("longer than 16777216")), "{error}");
 }

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::{Budget, Case, HoldReason};
 use crate::model::{
-    Attempt, BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, LocalProcess, Order,
-    PeerView, ProbeOutcome,
+    Attempt, BrokerId, Cause, Distrust, Epoch, EpochState, HostName, Instruction, LedgerStanding,
+    LocalProcess, Order, PeerView, ProbeOutcome, Unread,
 };
 use crate::observe::Seen;
 use crate::policy::Mode;
@@ -20,12 +20,12 @@ impl Case<'_> {
         let mut reasons = self.doubts();
         reasons.extend(self.fenced_here());
         reasons.extend(self.stopped());
-        reasons.extend(self.went_unseen());
+        reasons.extend(self.went_unseen(claimed));
         reasons.extend(self.paused());
         reasons.extend(self.budget_spent());
         reasons.extend(self.unfenceable());
         if !claimed {
-            reasons.extend(self.others_first());
+            reasons.extend(self.owner_first().or_else(|| self.others_first()));
         }
         reasons.extend(self.ledger_trouble());
         reasons.extend(self.mode());
@@ -42,10 +42,8 @@ impl Case<'_> {
             reasons.extend(self.blindness());
             reasons.extend(self.carries());
         }
-        // Somebody starts it here already, such as its unit: it registers before it opens its listener.
-        let silence = self.here.controller_silence.filter(|_| !self.here.crashed);
-        let heard = silence.filter(|silence| *silence < self.policy.controller_silent_for);
-        reasons.extend(heard.map(|silence| HoldReason::Starting { silence }));
+        // Whoever starts it here already: it registers before it opens its listener.
+        reasons.extend(self.started_by_others().map(|silence| HoldReason::Starting { silence }));
         reasons.extend(self.stopped());
         // Whether it was stopped on purpose is seen in the list alone, unless it ended by itself.
         let ended = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Exited);
@@ -87,7 +85,17 @@ impl Case<'_> {
     pub(super) fn sighted(&self) -> bool {
         let (answering, others) = self.seen.others_answering(self.broker);
         // With no other broker to look at, only the controllers can say that we are not the one cut off.
-        if others == 0 { self.seen.quorum_fresh } else { answering * 2 > others }
+        if others == 0 { self.seen.quorum_fresh } else { answering * 2 > self.others_expected() }
+    }
+
+    /// For how long a majority of the other brokers has answered, each without a break; `None` without any
+    /// other, or without a majority now.
+    pub(super) fn sight(&self) -> Option<Duration> {
+        let others = self.seen.brokers.iter().filter(|(id, here)| **id != self.broker && here.answers());
+        let mut lasting: Vec<Duration> =
+            others.filter_map(|(_, here)| Some(here.probe.as_ref()?.lasting)).collect();
+        lasting.sort_unstable_by(|a, b| b.cmp(a));
+        lasting.get(self.others_expected() / 2).copied()
     }
 
     /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear.
@@ -120,21 +128,6 @@ impl Case<'_> {
         (asked > 0 && !agreed).then_some(HoldReason::LoneObserver { peers: asked })
     }
 
-    fn mass_failure(&self) -> Option<HoldReason> {
-        let down = self.hosts(self.seen.down());
-        let of = self.hosts(self.seen.brokers.keys().copied());
-        let share = of * usize::from(self.policy.max_percent_down) / 100;
-        // One host alone is no mass, however few there are.
-        let limit = self.policy.max_brokers_down.min(share.max(1));
-        (down > limit).then_some(HoldReason::MassFailure { down, of, limit })
-    }
-
-    /// Brokers of one host go together. Where the owner is not known, each broker counts as a host.
-    fn hosts(&self, brokers: impl Iterator<Item = BrokerId>) -> usize {
-        let name = |b: BrokerId| self.owner(b).map_or_else(|| format!("broker {b}"), |host| host.0.clone());
-        brokers.map(name).collect::<BTreeSet<String>>().len()
-    }
-
     pub(super) fn storage_stalled(&self) -> Option<HoldReason> {
         let storage = self.here.storage.as_ref()?;
         // A host that is suspected may have lost its own way to the storage. So may one peer, while we can
@@ -162,7 +155,7 @@ impl Case<'_> {
     fn may_run(&self, broker: BrokerId, host: &HostName) -> bool {
         let Some(ledger) = &self.seen.ledger else { return self.owner(broker) == Some(host) };
         // Nobody knows where it is.
-        if ledger.damaged.contains_key(&broker) {
+        if ledger.unread.contains_key(&broker) {
             return true;
         }
         if let Some(standing) = ledger.brokers.get(&broker) {
@@ -184,7 +177,7 @@ impl Case<'_> {
 
     /// Whether a switchover that may have stopped the broker came to nothing, and nothing has brought it back
     /// since.
-    fn released(&self) -> bool {
+    pub(super) fn released(&self) -> bool {
         let attempts = self.standing.iter().flat_map(|standing| standing.attempts.iter().rev());
         let mut since = attempts.take_while(|attempt| attempt.ended.as_deref() != Some("recovered"));
         since.any(|attempt| attempt.cause == Cause::Planned && attempt.ended.as_deref() != Some("withdrawn"))
@@ -201,9 +194,11 @@ impl Case<'_> {
         Some(HoldReason::StoppedCleanly { seen_by })
     }
 
-    /// Nobody here saw how it went.
-    fn went_unseen(&self) -> Option<HoldReason> {
-        let known = self.silent_claim().is_some() || self.released() || self.removed_lately();
+    /// Nobody here saw how it went. Whoever claimed it lately had seen that, and it counts for those who carry
+    /// on with his claim: this host after a restart of its agent, or a successor.
+    fn went_unseen(&self, claimed: bool) -> Option<HoldReason> {
+        let carried_on = claimed && self.attempted_lately() || self.silent_claim().is_some();
+        let known = carried_on || self.released() || self.removed_lately();
         (self.here.never_listed && !known).then_some(HoldReason::NeverListed)
     }
 
@@ -221,8 +216,18 @@ impl Case<'_> {
         let Some(removal) = self.standing.and_then(|standing| standing.removed) else { return false };
         let acked = self.orders().and_then(|orders| orders.acked(self.broker));
         let since = acked.map_or(removal.at, |acked| acked.at.max(removal.at));
-        let age = Duration::try_from(self.seen.now.wall.duration_since(since)).unwrap_or_default();
-        self.removed_since_well() && age <= self.policy.budget_window
+        self.removed_since_well() && self.is_recent(since)
+    }
+
+    fn attempted_lately(&self) -> bool {
+        let last = self.standing.and_then(|standing| standing.attempts.last());
+        last.is_some_and(|attempt| self.is_recent(attempt.at))
+    }
+
+    /// Whether takeovers of that time are still counted.
+    fn is_recent(&self, at: Timestamp) -> bool {
+        let age = Duration::try_from(self.seen.now.wall.duration_since(at)).unwrap_or_default();
+        age <= self.policy.budget_window
     }
 
     pub(super) fn paused(&self) -> Option<HoldReason> {
@@ -269,9 +274,10 @@ impl Case<'_> {
         if let Some((distrust, why)) = &self.seen.distrusted {
             return Some(HoldReason::LedgerDistrusted { distrust: *distrust, why: why.clone() });
         }
-        let damaged = self.seen.ledger.as_ref().and_then(|ledger| ledger.damaged.get(&self.broker));
-        Some(match damaged {
-            Some(why) => HoldReason::LedgerDamaged { why: why.clone() },
+        let unread = self.seen.ledger.as_ref().and_then(|ledger| ledger.unread.get(&self.broker));
+        Some(match unread.cloned() {
+            Some(Unread::Damaged(why)) => HoldReason::LedgerDamaged { why },
+            Some(Unread::Newer(why)) => HoldReason::LedgerDistrusted { distrust: Distrust::LedgerNewer, why },
             None => HoldReason::LedgerUnreachable,
         })
     }

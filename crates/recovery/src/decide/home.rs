@@ -5,9 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
+use crate::departure::LAST_FETCH;
 use crate::model::{Cause, LedgerStanding, LocalProcess, ProbeOutcome, human};
 use crate::observe::ProbeSeen;
-use crate::policy::Mode;
+use crate::policy::{Mode, Policy};
 
 impl Case<'_> {
     /// This host is proven unable to write, and another one has the broker: what is left of it here is only
@@ -36,7 +37,9 @@ impl Case<'_> {
         }
         let reasons = self.objections_at_home();
         if let Some(clue) = self.may_be_booting(probe) {
-            return if reasons.is_empty() { Decision::Suspect { clue } } else { Decision::Hold { reasons } };
+            // Nothing is due yet that the mode could hold back.
+            let waits = reasons.iter().all(HoldReason::is_of_the_mode);
+            return if waits { Decision::Suspect { clue } } else { Decision::Hold { reasons } };
         }
         if self.restarts() >= self.policy.restart_tries {
             return self.leave_to_others("ended again after every restart in place");
@@ -57,6 +60,18 @@ impl Case<'_> {
             let (word, patience) = (probe.outcome.word(), human(self.policy.boot_patience));
             format!("it {word}, and this agent has not seen it well yet; it may be booting here, for up to {patience}")
         })
+    }
+
+    /// The last sign of life of a broker that somebody starts here: its unit, or a person. One that this agent
+    /// has not started, and that was heard after it stopped answering, may be silent for as long as a boot.
+    pub(super) fn started_by_others(&self) -> Option<Duration> {
+        let silence = self.here.controller_silence.filter(|_| !self.here.crashed)?;
+        let absent = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Absent);
+        let failing = self.here.probe.as_ref().and_then(|probe| probe.not_answering).unwrap_or_default();
+        let booting = absent && failing > silence + LAST_FETCH;
+        let Policy { boot_patience, controller_silent_for, .. } = *self.policy;
+        let limit = if booting { boot_patience.max(controller_silent_for) } else { controller_silent_for };
+        (silence < limit).then_some(silence)
     }
 
     /// Its process is alive, or was not seen: it is starting, it hangs, or the way to its listener is broken.

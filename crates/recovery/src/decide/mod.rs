@@ -6,11 +6,14 @@
 mod doubts;
 mod home;
 mod standbys;
+mod together;
 mod unregistered;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+
+pub use together::{Accounted, Failure, failures};
 
 pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
 use crate::departure::SeenBy;
@@ -25,6 +28,9 @@ use crate::policy::{Mode, Policy};
 /// A broker that may come back by itself is given at most this many times what the policy says, however long
 /// a takeover of it is expected to take.
 const STRETCH: u32 = 3;
+
+/// The step, by its name in the ledger, that waits for a Kafka that runs.
+const AWAITED: &str = "await_isr";
 
 /// Decides about `broker`.
 #[must_use]
@@ -129,6 +135,9 @@ impl Case<'_> {
             return Decision::Suspect { clue: "it has not been probed lately".into() };
         };
         if probe.outcome == ProbeOutcome::Answered {
+            if let Some(decision) = self.runs_and_is_not_back() {
+                return decision;
+            }
             return match self.here.listed {
                 Some(false) => self.unlisted(probe),
                 _ => Decision::Healthy,
@@ -157,31 +166,51 @@ impl Case<'_> {
         }
     }
 
+    /// How the newest epoch ended, unless a person has acknowledged that.
+    fn ended_badly(&self) -> Option<&Outcome> {
+        let standing = self.standing?;
+        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
+        let last = standing.attempts.last()?;
+        match &standing.state {
+            Some(EpochState::Ended { outcome, .. }) if !acked.is_some_and(|acked| acked.covers(last)) => {
+                Some(outcome)
+            }
+            _ => None,
+        }
+    }
+
     /// After a stuck takeover nobody tries again by himself; after an abandoned one, only those who have not
     /// tried.
     fn failed_before(&self) -> Option<Decision> {
         let standing = self.standing?;
-        let epoch = standing.epoch;
-        let acked = self.orders().and_then(|orders| orders.acked(self.broker));
-        let last = standing.attempts.last()?;
-        if acked.is_some_and(|acked| acked.covers(last)) {
-            return None;
-        }
-        let Some(EpochState::Ended { outcome, .. }) = &standing.state else { return None };
-        match outcome {
-            Outcome::Stuck { at, why } => {
-                let reason = EscalateReason::Stuck { epoch, at: at.clone(), why: why.clone() };
-                Some(Decision::Escalate { reasons: vec![reason] })
+        match self.ended_badly()? {
+            Outcome::Stuck { at, why } => Some(Self::stuck(standing.epoch, at, why)),
+            Outcome::Abandoned { at, why, .. } => {
+                let acked = self.orders().and_then(|orders| orders.acked(self.broker));
+                self.given_up(standing, acked, &format!("{at}: {why}"))
             }
-            Outcome::Abandoned { at, why, .. } => self.given_up(standing, acked, &format!("{at}: {why}")),
             _ => None,
         }
+    }
+
+    /// Its takeover has waited in vain for it to be back, and left it running: that it answers us does not
+    /// make it well. A person looks, and says so.
+    fn runs_and_is_not_back(&self) -> Option<Decision> {
+        match self.ended_badly()? {
+            Outcome::Stuck { at, why } if at == AWAITED => Some(Self::stuck(self.standing?.epoch, at, why)),
+            _ => None,
+        }
+    }
+
+    fn stuck(epoch: Epoch, at: &str, why: &str) -> Decision {
+        let reason = EscalateReason::Stuck { epoch, at: at.to_owned(), why: why.to_owned() };
+        Decision::Escalate { reasons: vec![reason] }
     }
 
     /// Whether the symptom has lasted long enough; if not, what we wait for.
     fn too_early(&self) -> Option<String> {
         match self.symptom() {
-            Some(probe) => self.not_yet(&probe, self.refused_limit()),
+            Some(probe) => self.not_yet(&probe, self.refused_limit()).or_else(|| self.may_come_back()),
             None => Some("it has not been probed lately".to_owned()),
         }
     }
@@ -189,13 +218,12 @@ impl Case<'_> {
     /// The freshest probe, as far as its length counts. A broker whose storage stalled could not answer, and
     /// may have ended and be starting again: once the stall is over it gets its time from then on. That a
     /// host cannot be reached is not explained by that. Time in which most brokers did not answer is none of
-    /// this broker's: either this host was cut off, or they all went and come back one by one.
+    /// this broker's: this host may have been cut off.
     fn symptom(&self) -> Option<ProbeSeen> {
         let probe = self.here.probe.clone()?;
         let since_stall = self.here.since_stall.filter(|_| self.storage_stalled().is_none());
         let explained = matches!(probe.outcome, ProbeOutcome::Silent | ProbeOutcome::Refused);
-        let since_dark = self.here.since_dark.filter(|_| self.sighted());
-        let since = [since_stall.filter(|_| explained), since_dark].into_iter().flatten().min();
+        let since = [since_stall.filter(|_| explained), self.sight()].into_iter().flatten().min();
         Some(match since {
             Some(since) => ProbeSeen {
                 lasting: probe.lasting.min(since),
@@ -316,12 +344,15 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
     let (answering, others) = seen.others_answering(broker);
     said.push(format!("{answering} of {others} other brokers answer us"));
     said.extend(here.volumes.and_then(counted));
+    said.extend(here.volumes.and_then(|volumes| volumes.grace).map(|left| {
+        format!("the storage has moved: it may grant no new lock for {} (no witness)", human(left))
+    }));
     said
 }
 
 /// What the storage counts, for people. It may tell it late, so it is no witness.
 fn counted(volumes: VolumeUse) -> Option<String> {
-    let VolumeUse { quiet, unwritten, client_idle, stopped } = volumes;
+    let VolumeUse { quiet, unwritten, client_idle, stopped, .. } = volumes;
     let mut said = match (stopped, unwritten, quiet) {
         (true, Some(unwritten), _) => {
             format!(

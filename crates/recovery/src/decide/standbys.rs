@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
-use crate::model::{Acked, Broker, Candidate, FencedIn, HostName, LedgerStanding};
+use crate::model::{Acked, Broker, Candidate, Check, FencedIn, HostName, LedgerStanding};
 
 impl Case<'_> {
-    /// A better standby has `step_in_after` to act before the next one does.
+    /// A better standby has `step_in_after` to act before the next one does. One whose own checks say that
+    /// its takeover would fail comes after all for which they do not.
     pub(super) fn others_first(&self) -> Option<HoldReason> {
         let owns = self.carries_beside();
         if owns >= self.topology.standby.max_brokers {
@@ -19,22 +20,50 @@ impl Case<'_> {
                 HoldReason::StandbyFull { owns }
             });
         }
-        let ours = (
-            self.order(self.topology.standby.rank, self.topology.standby.rack.as_ref()),
-            &self.topology.here,
-        );
+        let failing = self.failing();
+        let standby = &self.topology.standby;
+        let order = self.order(standby.rank, standby.rack.as_ref());
+        let ours = (failing.is_some(), order, &self.topology.here);
         let mut ahead: Vec<_> = self
             .candidates()
             .into_iter()
             .filter(|(_, candidate)| self.has_room(candidate))
-            .map(|(host, candidate)| (self.order(candidate.rank, candidate.rack.as_ref()), host))
+            .map(|(host, candidate)| {
+                let last = candidate.not_ready.contains_key(&self.broker);
+                (last, self.order(candidate.rank, candidate.rack.as_ref()), host)
+            })
             .filter(|theirs| *theirs < ours)
             .collect();
         ahead.sort_unstable();
-        let (_, first) = ahead.first()?;
+        let (.., first) = ahead.first()?;
         let turn = self.policy.step_in_after * u32::try_from(ahead.len()).unwrap_or(u32::MAX);
         let step_in = turn.saturating_sub(self.due_for());
-        (!step_in.is_zero()).then(|| HoldReason::OthersFirst { host: (*first).clone(), step_in })
+        (!step_in.is_zero()).then(|| HoldReason::OthersFirst {
+            host: (*first).clone(),
+            step_in,
+            failing: failing.map(ToString::to_string),
+        })
+    }
+
+    /// A switchover that came to nothing has left the broker stopped and its address with nobody. Its owner
+    /// starts it again, and is given a turn for that before every other host, if the agent there answers.
+    pub(super) fn owner_first(&self) -> Option<HoldReason> {
+        let standing = self.standing?;
+        let ended = standing.attempts.last()?.ended.as_deref()?;
+        let answers = self.seen.peers.contains_key(&standing.owner);
+        if !answers || ended == "recovered" || !self.released() {
+            return None;
+        }
+        let step_in = self.policy.step_in_after.saturating_sub(self.here.claim_quiet.unwrap_or_default());
+        let host = standing.owner.clone();
+        (!step_in.is_zero()).then_some(HoldReason::OthersFirst { host, step_in, failing: None })
+    }
+
+    /// What a takeover by this host would fail at, by its own last checks. It only makes this host go last:
+    /// no takeover ends for a check, and what was not checked lately counts as well.
+    fn failing(&self) -> Option<&Check> {
+        let broker = self.topology.brokers.get(&self.broker)?;
+        self.seen.failed().find(|check| self.seen.concerns(check, broker, &self.topology.here))
     }
 
     /// The better comes first: by rack, then by rank. Equals go by name.

@@ -62,12 +62,15 @@ pub enum HoldReason {
     },
     /// Several brokers went together: that is a rack, a network or the storage, not a host.
     MassFailure {
-        /// Hosts whose brokers do not answer.
+        /// Hosts whose brokers failed together and are down.
         down: usize,
         /// Hosts with brokers there are.
         of: usize,
         /// The limit in hosts: by number or by share, whichever is lower.
         limit: usize,
+        /// The brokers that count, this one among them; empty in what an older understudy wrote.
+        #[serde(default)]
+        brokers: BTreeSet<BrokerId>,
     },
     /// Writes to the broker's storage do not come back: the storage is at fault, not the host.
     StorageStalled {
@@ -122,6 +125,9 @@ pub enum HoldReason {
         host: HostName,
         /// When this host steps in.
         step_in: Duration,
+        /// The check that failed here, if that is why this host is not the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failing: Option<String>,
     },
     /// This host is fenced for this broker, and nobody has lifted that: it claims nothing for it.
     FencedHere {
@@ -194,6 +200,12 @@ impl HoldReason {
         }
     }
 
+    /// Whether it says no more than that the mode does not allow it.
+    #[must_use]
+    pub fn is_of_the_mode(&self) -> bool {
+        matches!(self, Self::Observing | Self::AwaitingApproval)
+    }
+
     /// Whether somebody should be told at once: the broker is down, and only a person or a repair helps.
     #[must_use]
     pub fn pages(&self) -> bool {
@@ -256,8 +268,10 @@ impl fmt::Display for HoldReason {
                 )
             }
             Self::ClaimedElsewhere { by, epoch } => write!(f, "{by} is taking it over (epoch {epoch})"),
-            Self::OthersFirst { host, step_in } => {
-                write!(f, "{host} goes first; this host steps in after {}", human(*step_in))
+            Self::OthersFirst { host, step_in, failing } => {
+                write!(f, "{host} goes first; this host steps in after {}", human(*step_in))?;
+                let Some(check) = failing else { return Ok(()) };
+                write!(f, " (it goes last, because a check fails here: {check}; see `understudy check`)")
             }
             Self::FencedHere { epoch, left_to } => {
                 write!(
@@ -317,11 +331,14 @@ impl HoldReason {
             ),
             Self::PeerSeesIt { host } => write!(f, "the agent on {host} gets an answer from it"),
             Self::LedgerDamaged { why } => write!(f, "the ledger is damaged: {why}"),
-            Self::MassFailure { down, of, limit } => write!(
-                f,
-                "{down} of {of} hosts do not answer (limit {limit}): a rack, network or storage failure, not a \
-                 host"
-            ),
+            Self::MassFailure { down, of, limit, brokers } => {
+                write!(f, "{down} of {of} hosts failed together (limit {limit}")?;
+                if !brokers.is_empty() {
+                    let brokers: Vec<String> = brokers.iter().map(ToString::to_string).collect();
+                    write!(f, "; brokers {}", brokers.join(", "))?;
+                }
+                write!(f, "): a rack, network or storage failure, not a host")
+            }
             Self::StorageStalled { here, at } => {
                 let ours = here.then(|| "this host".to_owned());
                 let hosts: Vec<String> = ours.into_iter().chain(at.iter().map(ToString::to_string)).collect();
@@ -331,7 +348,10 @@ impl HoldReason {
                 f,
                 "{host} also owns broker {broker}, which answers: the fence would take that one down"
             ),
-            _ => write!(f, "the ledger cannot be read"),
+            Self::LedgerUnreachable => write!(f, "the ledger cannot be read"),
+            // Those above have words of their own. A new one without any is told by its name, and not by a
+            // false cause.
+            other => f.write_str(other.label()),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Drivers, by port. A driver is one file; each brings its own section of the configuration.
 
 pub mod address;
+pub(crate) mod bounded;
 pub mod broker_host;
+pub mod certificate;
 pub mod clients;
 pub mod clock;
 pub mod cluster;
@@ -12,6 +14,8 @@ pub mod host_lock;
 pub(crate) mod http;
 pub mod ledger;
 pub mod off_path;
+pub(crate) mod ontap_moves;
+pub mod secrets;
 pub mod storage;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::process;
 use jiff::Timestamp;
 
 use super::{Identity, Machine, Met, local_error};
+use crate::model::{BrokerId, Epoch};
 use crate::ports::LedgerError;
 
 /// A text that is like no other.
@@ -34,6 +35,10 @@ impl Local {
 
     fn ledger(&self) -> PathBuf {
         self.dir.join("ledger.json")
+    }
+
+    fn epoch(&self, broker: BrokerId) -> PathBuf {
+        self.dir.join(format!("epoch-{broker}"))
     }
 
     /// In one piece and on the disk. Without `anew` a file that is there stays.
@@ -88,6 +93,18 @@ impl Machine for Local {
         // Another process of this host may have been faster.
         let made = self.instance()?;
         made.ok_or_else(|| local_error("read back", &path, &ErrorKind::NotFound.into()))
+    }
+
+    fn newest_epoch(&self, broker: BrokerId) -> Result<Epoch, LedgerError> {
+        let path = self.epoch(broker);
+        let Some(text) = read(&path)? else { return Ok(Epoch::default()) };
+        let number = text.trim().parse().map_err(io::Error::other);
+        number.map(Epoch).map_err(|error| local_error("understand", &path, &error))
+    }
+
+    fn keep_epoch(&self, broker: BrokerId, epoch: Epoch) -> Result<(), LedgerError> {
+        let path = self.epoch(broker);
+        self.write(&path, &format!("{epoch}\n"), true).map_err(|error| local_error("write", &path, &error))
     }
 }
 

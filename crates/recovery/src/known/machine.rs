@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
+use crate::model::{BrokerId, Epoch};
 use crate::ports::LedgerError;
 
 /// The ledger that a machine has used first.
@@ -39,4 +40,14 @@ pub trait Machine: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// When it cannot be read or written.
     fn ensure_instance(&self) -> Result<String, LedgerError>;
+    /// The newest epoch of `broker` that this machine has seen; 0 where it has seen none.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn newest_epoch(&self, broker: BrokerId) -> Result<Epoch, LedgerError>;
+    /// Keeps `epoch` as the newest one of `broker`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn keep_epoch(&self, broker: BrokerId, epoch: Epoch) -> Result<(), LedgerError>;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BrokerId, Endpoint, Epoch, HostName, LedgerStanding, Moment, Orders, PartitionView};
+use super::{BrokerId, Checked, Endpoint, Epoch, HostName, LedgerStanding, Moment, Orders, PartitionView};
 
 /// One dated statement of one signal. `at` is when the look *began*, so that ages err on the old side.
 #[derive(Debug, Clone)]
@@ -97,6 +97,13 @@ pub enum Fact {
         /// What was expected, what was found where, and what to do.
         why: String,
     },
+    /// What one check of what a takeover here needs found: it orders standbys, and is no reason to act.
+    Checked {
+        /// What was found.
+        found: Checked,
+        /// For how long it counts, unless the next one comes before.
+        counts_for: Duration,
+    },
     /// The signal looked and could not see.
     Blind {
         /// Why, as an error chain.
@@ -157,11 +164,22 @@ pub enum Distrust {
     NameTaken,
     /// A broker's home is registered as another host than the configuration says.
     WrongHome,
+    /// A newer understudy has written something that this one cannot read.
+    LedgerNewer,
+    /// It has an older epoch than this host has seen.
+    LedgerWentBack,
 }
 
 impl Distrust {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::LedgerUnknown, Self::LedgerForeign, Self::NameTaken, Self::WrongHome];
+    pub const ALL: [Self; 6] = [
+        Self::LedgerUnknown,
+        Self::LedgerForeign,
+        Self::NameTaken,
+        Self::WrongHome,
+        Self::LedgerNewer,
+        Self::LedgerWentBack,
+    ];
 
     /// The metric label, and the heading in the runbook.
     #[must_use]
@@ -171,8 +189,19 @@ impl Distrust {
             Self::LedgerForeign => "ledger_foreign",
             Self::NameTaken => "name_taken",
             Self::WrongHome => "wrong_home",
+            Self::LedgerNewer => "ledger_newer",
+            Self::LedgerWentBack => "ledger_went_back",
         }
     }
+}
+
+/// Why a broker's journals cannot be read, though the ledger can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unread {
+    /// They hold something that nobody can have written.
+    Damaged(String),
+    /// A newer understudy has written them.
+    Newer(String),
 }
 
 /// One reading of the whole ledger.
@@ -180,8 +209,8 @@ impl Distrust {
 pub struct LedgerReading {
     /// Where each guarded broker stands.
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
-    /// Brokers whose journals cannot be understood, with the reason.
-    pub damaged: BTreeMap<BrokerId, String>,
+    /// Brokers whose journals cannot be read, with the reason.
+    pub unread: BTreeMap<BrokerId, Unread>,
     /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
     pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
@@ -215,6 +244,9 @@ pub struct VolumeUse {
     /// Nothing was written for longer than a live Kafka leaves out, while volumes of other brokers are
     /// written to: the client stopped, not the storage.
     pub stopped: bool,
+    /// For how long it may grant no new lock, since it moved.
+    #[serde(default)]
+    pub grace: Option<Duration>,
 }
 
 /// What Kafka reads through when it starts after a crash: of every replica what it has not flushed, which is
@@ -329,4 +361,7 @@ pub struct Candidate {
     /// Why it could not take anything over now; `None` if it could.
     #[serde(default)]
     pub unfit: Option<String>,
+    /// The brokers whose takeover by it would fail, with the check that says so: it goes last for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_ready: BTreeMap<BrokerId, String>,
 }

@@ -1,6 +1,8 @@
 //! The words of the domain: brokers, hosts, epochs, time, evidence, topology. Plain data, no I/O.
 
+mod check;
 mod evidence;
+mod lock;
 mod order;
 mod partition;
 mod phase;
@@ -15,10 +17,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use check::{Check, CheckSeen, Checked, Verdict};
 pub use evidence::{
     CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId,
-    PeerSaw, PeerView, ProbeOutcome, QuorumView, VolumeUse,
+    PeerSaw, PeerView, ProbeOutcome, QuorumView, Unread, VolumeUse,
 };
+pub use lock::{Grace, HeldLock};
 pub use order::{Acked, Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
@@ -113,12 +117,47 @@ impl Now {
     }
 }
 
-/// What a person reads of a duration: `2.4 s`, `180 ms`.
+/// What a person reads of a duration: `180 ms`, `2.4 s`, `1 min 30 s`, `1 h`.
 #[must_use]
 pub fn human(duration: Duration) -> String {
-    if duration >= Duration::from_secs(1) {
-        format!("{:.1} s", duration.as_secs_f64())
-    } else {
-        format!("{} ms", duration.as_millis())
+    const SECOND: Duration = Duration::from_secs(1);
+    // From here on it would be rounded to a whole minute.
+    const MINUTE: Duration = Duration::from_millis(59_950);
+    let two = |n: u64, of: u64, (great, small): (&str, &str)| match (n / of, n % of) {
+        (n, 0) => format!("{n} {great}"),
+        (n, rest) => format!("{n} {great} {rest} {small}"),
+    };
+    let seconds = duration.saturating_add(SECOND / 2).as_secs();
+    match seconds {
+        _ if duration < SECOND => format!("{} ms", duration.as_millis()),
+        _ if duration < MINUTE => format!("{:.1} s", duration.as_secs_f64()),
+        0..3_600 => two(seconds, 60, ("min", "s")),
+        _ => two(seconds.saturating_add(30) / 60, 60, ("h", "min")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_told_in_the_units_that_people_use() {
+        for (millis, said) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1.0 s"),
+            (59_949, "59.9 s"),
+            (59_950, "1 min"),
+            (90_400, "1 min 30 s"),
+            (3_599_400, "59 min 59 s"),
+            (3_599_500, "1 h"),
+            (3_600_000, "1 h"),
+            (5_400_000, "1 h 30 min"),
+            (7_199_000, "2 h"),
+            (90_000_000, "25 h"),
+        ] {
+            assert_eq!(human(Duration::from_millis(millis)), said);
+        }
+        assert!(human(Duration::MAX).ends_with(" h"), "{}", human(Duration::MAX));
     }
 }

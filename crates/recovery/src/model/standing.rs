@@ -164,6 +164,9 @@ pub struct Attempt {
     pub in_place: bool,
     /// The label of its outcome; `None` while it is open.
     pub ended: Option<String>,
+    /// When that was written; `None` while it is open.
+    #[serde(default)]
+    pub ended_at: Option<Timestamp>,
     /// The step that it failed at and why, if it was abandoned or is stuck.
     #[serde(default)]
     pub why: Option<String>,

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Outage;
 use crate::departure::LastWell;
 use crate::model::{
-    BrokerId, Distrust, Epoch, EpochState, HostName, LedgerStanding, LocalProcess, LogTail, Moment, Now,
-    Orders, PartitionView, PeerView, ProbeOutcome, VolumeUse,
+    Broker, BrokerId, Check, CheckSeen, Distrust, Epoch, EpochState, HostName, LedgerStanding, LocalProcess,
+    LogTail, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, Unread, VolumeUse,
 };
 
 /// What is known of one broker at one moment. `None` always means: nothing fresh is known.
@@ -51,8 +52,8 @@ pub struct Seen {
     pub storage: Option<StorageSeen>,
     /// How long ago its storage was last seen to stall from here; `None` if it never was.
     pub since_stall: Option<Duration>,
-    /// How long ago no majority of the brokers answered; `None` if it always has.
-    pub since_dark: Option<Duration>,
+    /// The present outage, or the last one in which it was away, and not this host cut off.
+    pub outage: Option<Outage>,
     /// How its volumes are used, as the storage counts: no witness, for it may be told late.
     pub volumes: Option<VolumeUse>,
     /// What its next start would read through, as it said last: no witness.
@@ -105,6 +106,8 @@ pub struct Observation {
     /// Signals that cannot see, with the reason. One look that fails is no blindness while the last one that
     /// saw is fresh.
     pub blind: BTreeMap<&'static str, String>,
+    /// What the checks of this host found. One that is not there was not made lately: nothing is known.
+    pub checks: BTreeMap<Check, CheckSeen>,
     /// Brokers that this agent is at work on: what it claims is in the ledger from its next reading on.
     pub working: BTreeSet<BrokerId>,
 }
@@ -116,8 +119,8 @@ pub struct LedgerSeen {
     pub at: Moment,
     /// The guarded brokers.
     pub brokers: BTreeMap<BrokerId, LedgerStanding>,
-    /// Brokers whose journals cannot be understood, with the reason.
-    pub damaged: BTreeMap<BrokerId, String>,
+    /// Brokers whose journals cannot be read, with the reason.
+    pub unread: BTreeMap<BrokerId, Unread>,
     /// Every host that may run one of the other brokers which the cluster lists, where the ledger knows.
     pub others: BTreeMap<BrokerId, BTreeSet<HostName>>,
     /// The order book.
@@ -129,6 +132,28 @@ impl Observation {
     #[must_use]
     pub fn standing(&self, broker: BrokerId) -> Option<&LedgerStanding> {
         self.ledger.as_ref()?.brokers.get(&broker)
+    }
+
+    /// The checks that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        let failed = self.checks.iter().filter(|(_, seen)| seen.found.failed());
+        failed.map(|(check, _)| check)
+    }
+
+    /// Whether a takeover of `broker` by the host `here` needs what `check` looks at.
+    #[must_use]
+    pub fn concerns(&self, check: &Check, broker: &Broker, here: &HostName) -> bool {
+        match check {
+            // A takeover fences everybody else who may write.
+            Check::Fence(host) if host == here => false,
+            Check::Fence(host) => match self.standing(broker.id) {
+                Some(standing) => standing.writers.contains(host),
+                None => broker.home == *host,
+            },
+            // It goes without them.
+            Check::Controller(_) | Check::Peer(_) | Check::ClassData => false,
+            check => check.broker().is_none_or(|about| about == broker.id),
+        }
     }
 
     /// Whether the broker answered its last probe, which is fresh, and no other witness speaks against it.

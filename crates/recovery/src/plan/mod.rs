@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::decision::Takeover;
 use crate::model::{Broker, BrokerId, Cause, Epoch, HostName, Part, Prediction, Topology, human};
 use crate::observe::Observation;
+use crate::policy::Policy;
 
 pub use crate::model::Phase;
 pub use step::{OnFailure, Proves, Step, Undo, Unregister};
@@ -70,7 +71,10 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { broker, from, to, epoch, .. } = self;
-        writeln!(f, "takeover of broker {broker}: {from} -> {to}, epoch {epoch}")?;
+        match from == to {
+            true => writeln!(f, "restart of broker {broker} in place, on {to}, epoch {epoch}")?,
+            false => writeln!(f, "takeover of broker {broker}: {from} -> {to}, epoch {epoch}")?,
+        }
         for clue in &self.because {
             writeln!(f, "  because {clue}")?;
         }
@@ -122,6 +126,7 @@ pub fn plan(
     takeover: &Takeover,
     epoch: Epoch,
     topology: &Topology,
+    policy: &Policy,
     seen: &Observation,
 ) -> Result<Plan, PlanError> {
     let id = takeover.broker;
@@ -156,7 +161,7 @@ pub fn plan(
     };
     // Not beside Kafka's start, which would wait for its record, and not before, for it is of no use without
     // new leaders.
-    let mut rejoin = vec![Step::AwaitIsr { broker: id }];
+    let mut rejoin = vec![await_isr(takeover, policy)];
     if broker.address.is_some() && takeover.from != takeover.to {
         rejoin.push(Step::ResetClients { broker: id });
     }
@@ -186,6 +191,12 @@ pub fn plan(
         plan.predicted = Some(predict::predict(&plan, seen));
     }
     Ok(plan)
+}
+
+/// A restart in place is a start again itself, and how many of those there may be is counted elsewhere.
+fn await_isr(takeover: &Takeover, policy: &Policy) -> Step {
+    let restarts = if takeover.from == takeover.to { 0 } else { policy.rejoin_restarts };
+    Step::AwaitIsr { broker: takeover.broker, patience: policy.rejoin_patience, restarts }
 }
 
 /// Whatever makes sure that nobody else writes: every possible writer is fenced and proven, side by side.

@@ -44,6 +44,7 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
     let reads = log_scan.map_or(Duration::ZERO, |scan| scan.takes);
     // What a dead client's lock is waited for is counted from its death, beside all else.
     let (lease, mut until) = (lease(plan), so_far);
+    let grace = grace(plan, seen);
     let rest = phases.into_iter().map(|phase| {
         let took = before.iter().filter_map(|attempt| attempt.phases.get(&phase)).copied().collect();
         let (takes, basis) = measured(took).unwrap_or((assumed(phase), Basis::Assumed));
@@ -56,6 +57,10 @@ pub(super) fn predict(plan: &Plan, seen: &Observation) -> Prediction {
             // long.
             (Phase::Rejoin, _) => takes.max(reads),
             (Phase::Verify, Basis::Assumed) => takes + lease.saturating_sub(until),
+            _ => takes,
+        };
+        let takes = match phase {
+            Phase::Verify => takes.max((so_far + grace).saturating_sub(until)),
             _ => takes,
         };
         until += takes;
@@ -85,6 +90,12 @@ fn lease(plan: &Plan) -> Duration {
         _ => None,
     });
     lease.unwrap_or_default()
+}
+
+/// For how long from now the storage may grant no new lock, since it moved.
+fn grace(plan: &Plan, seen: &Observation) -> Duration {
+    let here = seen.brokers.get(&plan.broker);
+    here.and_then(|here| here.volumes?.grace).unwrap_or_default()
 }
 
 fn detected(attempt: &Attempt) -> Option<Duration> {

@@ -141,16 +141,26 @@ pub enum Step {
         /// The broker.
         broker: BrokerId,
     },
-    /// Wait until every partition of the broker is back in ISR.
+    /// Wait until every partition of the broker is back in ISR, as long as it gets on.
     AwaitIsr {
         /// The broker.
         broker: BrokerId,
+        /// For how long nothing may move. Five minutes in a plan of an older agent.
+        #[serde(default = "five_minutes")]
+        patience: Duration,
+        /// How often a Kafka that ended by itself is started again. Never in a plan of an older agent.
+        #[serde(default)]
+        restarts: usize,
     },
     /// Give preferred leaders back, in batches.
     ElectPreferred {
         /// The broker.
         broker: BrokerId,
     },
+}
+
+fn five_minutes() -> Duration {
+    Duration::from_secs(300)
 }
 
 /// Whom a proof is about.
@@ -178,7 +188,7 @@ pub enum OnFailure {
 /// What to do about a step that was begun, when a later one fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undo {
-    /// Call the port's release.
+    /// Call the port's release; of Kafka's start, prove that nothing of it is left.
     Release,
     /// There is nothing to undo.
     Nothing,
@@ -212,16 +222,17 @@ impl Step {
         }
     }
 
-    /// What the failure of this step means. `in_place`: for a plan that starts the broker again where it was.
+    /// What the failure of this step means.
     #[must_use]
-    pub fn on_failure(&self, in_place: bool) -> OnFailure {
+    pub fn on_failure(&self) -> OnFailure {
         match self {
-            // The owner counts as a writer whatever becomes of it: another standby fences it and goes on.
-            Self::StartBroker { .. } | Self::AwaitIsr { .. } if in_place => OnFailure::Abandon,
             // Without a proof nothing may start, and only a person can provide one.
             Self::Fence { .. } | Self::Prove { .. } => OnFailure::Stuck,
             // Who answers here answers every standby.
             Self::FreeAddress { .. } => OnFailure::Escalate,
+            // Whoever may have started Kafka counts as a writer whatever becomes of it: another standby fences
+            // it and goes on. On a new host it has to be proven first that nothing of it is left.
+            Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Abandon,
             // A Kafka may run here, and another standby can fence this host.
             Self::EndUnregistered { .. } | Self::ProveStopped { .. } => OnFailure::Abandon,
             // Without the release the broker simply stays where it is: its owner starts it again if it had
@@ -232,8 +243,6 @@ impl Step {
             | Self::RenderConfig { .. }
             | Self::AwaitLocks { .. }
             | Self::VerifyLogDirs { .. } => OnFailure::Abandon,
-            // The broker may hold the log dirs by now: nobody else may be invited to them.
-            Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Stuck,
             // Slower or less balanced, but recovered. A lock that could not be broken is waited for.
             Self::BreakLocks { .. }
             | Self::Unregister { .. }
@@ -248,7 +257,7 @@ impl Step {
     pub fn undo(&self) -> Undo {
         match self {
             Self::Fence { .. } => Undo::Keep("the fence: the old host may be alive; only a person lifts it"),
-            Self::MoveAddress { .. } | Self::AttachStorage { .. } => Undo::Release,
+            Self::MoveAddress { .. } | Self::AttachStorage { .. } | Self::StartBroker { .. } => Undo::Release,
             _ => Undo::Nothing,
         }
     }
@@ -257,6 +266,22 @@ impl Step {
     #[must_use]
     pub fn at_most_once(&self) -> bool {
         matches!(self, Self::Unregister { .. })
+    }
+
+    /// Whether it is done again before a Kafka that ended by itself is started once more: every proof, what
+    /// the start needs, and the start.
+    #[must_use]
+    pub fn belongs_to_a_start(&self) -> bool {
+        let needed = matches!(
+            self,
+            Self::MoveAddress { .. }
+                | Self::AttachStorage { .. }
+                | Self::RenderConfig { .. }
+                | Self::AwaitLocks { .. }
+                | Self::VerifyLogDirs { .. }
+                | Self::StartBroker { .. }
+        );
+        needed || self.is_proof()
     }
 
     /// Of whom this step proves that nothing of the broker's writes there; `None` for any other step.
@@ -345,7 +370,14 @@ impl fmt::Display for Step {
             }
             Self::ResetClients { .. } => write!(f, "reset what connections clients have to the old host"),
             Self::StartBroker { broker } => write!(f, "start Kafka as broker {broker}"),
-            Self::AwaitIsr { .. } => write!(f, "wait until every partition is back in ISR"),
+            Self::AwaitIsr { patience, restarts, .. } => {
+                let patience = human(*patience);
+                write!(f, "wait until every partition is back in ISR, at most {patience} without progress")?;
+                match restarts {
+                    0 => Ok(()),
+                    n => write!(f, "; start Kafka again up to {n} times if it ends"),
+                }
+            }
             Self::ElectPreferred { .. } => write!(f, "give preferred leaders back, in batches"),
         }
     }

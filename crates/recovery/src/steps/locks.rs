@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use super::Context;
 use crate::event::What;
-use crate::model::human;
+use crate::model::{HeldLock, human};
 use crate::plan::Step;
-use crate::ports::{HeldLock, Note, StepError, Storage, chain};
+use crate::ports::{Note, StepError, Storage, chain};
 
 /// Pause between two questions. Each is a process and a call to the storage.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Pause between two questions whether the storage has moved.
+const MOVED_AGAIN: Duration = Duration::from_secs(10);
 
 impl Context<'_> {
     /// Asks until nobody holds a lock, or the time is up. A storage that does not answer is asked again: in
@@ -22,7 +25,7 @@ impl Context<'_> {
     ) -> Result<Note, StepError> {
         let clock = &self.ports.clock;
         let begun = clock.now().mono;
-        let mut said = String::new();
+        let (mut said, mut grace, mut asked) = (String::new(), None, None);
         loop {
             let found = storage.locks().await;
             let waited = clock.now().mono.since(begun);
@@ -33,6 +36,10 @@ impl Context<'_> {
                 Err(error @ (StepError::Refused { .. } | StepError::Superseded { .. })) => return Err(error),
                 Err(error) => format!("the storage does not say who holds .lock: {}", chain(&error)),
             };
+            if asked.is_none_or(|asked| waited.saturating_sub(asked) >= MOVED_AGAIN) {
+                (grace, asked) = (storage.grace().await, Some(waited));
+            }
+            let why = grace.iter().fold(why, |why, grace| format!("{why}; {grace}"));
             let left = at_most.saturating_sub(waited);
             if left.is_zero() {
                 let why = format!(

@@ -1,5 +1,7 @@
 //! The fake ledger: compare-and-set in memory, with outages and with an agent that dies at a write.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
@@ -50,11 +52,24 @@ impl Ledger for World {
         Ok(self.all(broker).await?.pop())
     }
 
-    async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
+    async fn newest_epochs(
+        &self,
+        brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
         let truth = self.truth();
         if truth.ledger_down {
             return Err(unavailable("read: it is down"));
         }
+        let newest = |broker| truth.journals.get(broker).and_then(|journals| journals.last());
+        Ok(brokers.iter().map(|id| (*id, newest(id).map_or(Epoch::default(), |it| it.epoch))).collect())
+    }
+
+    async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
+        let mut truth = self.truth();
+        if truth.ledger_down {
+            return Err(unavailable("read: it is down"));
+        }
+        truth.journals_read += 1;
         Ok(truth.journals.get(&broker).cloned().unwrap_or_default())
     }
 

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::event::Event;
 use crate::journal::EpochJournal;
-use crate::model::{Broker, BrokerId, Epoch, HostName, Locks, Moment, Now, Orders, Standby, Topology};
+use crate::model::{Broker, BrokerId, Epoch, Grace, HostName, Locks, Moment, Now, Orders, Standby, Topology};
 use crate::policy::{Mode, Policy};
 use crate::ports::{Clock, EventSink, HostLock, Ports, StepError};
 
@@ -59,12 +59,29 @@ pub struct Truth {
     pub started_epoch: Epoch,
     /// Kafka on the standby ended by itself.
     pub exited: bool,
+    /// How many of the next starts end by themselves.
+    pub starts_that_end: usize,
+    /// Kafka on the standby hangs: it runs, and neither reads nor registers.
+    pub hangs: bool,
+    /// Bytes that Kafka on the standby reads in a second before it registers, and how many there are: its
+    /// logs.
+    pub loads: (u64, u64),
+    /// So many partitions never join.
+    pub cannot_join: usize,
+    /// Bytes that the partitions out of ISR get nearer in a second.
+    pub catches_up: u64,
+    /// What the cluster advertises for the broker leads nowhere.
+    pub advertises_elsewhere: bool,
+    /// Until when the metadata quorum has no leader.
+    pub no_quorum_until: Option<Moment>,
     /// Hosts that are powered off.
     pub fenced: BTreeSet<HostName>,
     /// Whether the standby has the address.
     pub address_here: bool,
     /// How long the storage keeps the dead owner's lock: its lease.
     pub lease: Duration,
+    /// Why the storage may grant no lock for a while.
+    pub grace: Option<Grace>,
     /// Somebody holds the lock for ever.
     pub lock_stays: bool,
     /// The storage was told to break the dead owner's lock.
@@ -99,6 +116,8 @@ pub struct Truth {
     pub faults: BTreeMap<&'static str, Fault>,
     /// Where the agent dies.
     pub crash: Option<Crash>,
+    /// Journals that were read from the ledger so far.
+    pub journals_read: usize,
     /// Ledger writes so far.
     pub writes: usize,
     /// How often Kafka was started.
@@ -202,6 +221,7 @@ impl World {
             controller_silent_for: Duration::from_secs(1),
             max_brokers_down: 1,
             max_percent_down: 50,
+            mass_failure_window: Duration::from_secs(300),
             stale_after: Duration::from_secs(3),
             claim_silent_after: Duration::from_secs(15),
             restart_after: Duration::from_millis(500),
@@ -212,6 +232,8 @@ impl World {
             takeovers_per_cluster: 5,
             budget_window: Duration::from_secs(3600),
             step_in_after: Duration::from_secs(5),
+            rejoin_patience: Duration::from_secs(300),
+            rejoin_restarts: 2,
         }
     }
 
@@ -245,8 +267,11 @@ impl Truth {
 
     /// When the new incarnation is registered, unfenced and everywhere in ISR.
     fn unfenced_at(&self) -> Option<Moment> {
-        let started = self.started_at.filter(|_| !self.exited)?;
-        let registered = (started.0 + BOOT).max(self.gone_at()?.0);
+        let started = self.started_at.filter(|_| !self.exited && !self.hangs)?;
+        let (rate, bytes) = self.loads;
+        let loads = Duration::from_secs(bytes / rate.max(1));
+        let registered = (started.0 + BOOT + loads).max(self.gone_at()?.0);
+        let registered = registered.max(self.no_quorum_until.unwrap_or_default().0);
         Some(Moment(registered + CATCH_UP))
     }
 
@@ -257,7 +282,8 @@ impl Truth {
         let lost = self.registration_lost;
         let in_isr = match (gone, unfenced, caught_up) {
             _ if lost => 0,
-            (false, ..) | (_, _, true) => PARTITIONS,
+            (_, _, true) => PARTITIONS - self.cannot_join,
+            (false, ..) => PARTITIONS,
             (true, true, false) => PARTITIONS / 2,
             (true, false, _) => 0,
         };
@@ -268,6 +294,11 @@ impl Truth {
             leads: 0,
             alone: self.alone,
             answers: self.answers(now),
+            advertised: Some(crate::ports::Advertised {
+                at: crate::model::Endpoint { host: "10.0.0.1".to_owned(), port: 9092 },
+                fails: self.advertises_elsewhere.then(|| "nobody answers there".to_owned()),
+                reached_by: BTreeSet::from([HostName::from("kafka-3")]),
+            }),
             via: BrokerId(2),
         }
     }

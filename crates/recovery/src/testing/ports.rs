@@ -8,12 +8,12 @@ use async_trait::async_trait;
 
 use super::{BROKER, World};
 use crate::model::{
-    BrokerId, Endpoint, Epoch, Evidence, Fact, HostName, LocalProcess, PLACED, PartitionView, ProbeOutcome,
-    QuorumView, Replication,
+    BrokerId, Endpoint, Epoch, Evidence, Fact, Grace, HeldLock, HostName, LocalProcess, PLACED,
+    PartitionView, ProbeOutcome, QuorumView, Replication,
 };
 use crate::ports::{
-    Address, BrokerHost, Clock, Cluster, Fence, HealthSignal, HeldLock, Note, ProcessState, Proof, Standing,
-    StepError, Storage, Unregistered,
+    Address, Advertised, BrokerHost, Clock, Cluster, Fence, HealthSignal, Note, ProcessState, Proof, Reach,
+    Standing, StepError, Storage, Unregistered,
 };
 
 fn refused(action: &str, why: &str) -> StepError {
@@ -84,6 +84,10 @@ impl Storage for FakeStorage {
         let lock =
             || HeldLock { path: "/mnt/kafka/broker1/.lock".into(), by: "a client of the storage".to_owned() };
         Ok(self.0.truth().locked(now).then(lock).into_iter().collect())
+    }
+
+    async fn grace(&self) -> Option<Grace> {
+        self.0.truth().grace.clone()
     }
 
     async fn break_locks(&self) -> Result<Note, StepError> {
@@ -203,6 +207,10 @@ impl BrokerHost for World {
             truth.exited = false;
             truth.registration_lost = false;
             truth.starts += 1;
+            if truth.starts_that_end > 0 {
+                truth.starts_that_end -= 1;
+                truth.exited = true;
+            }
         }
         Ok(Note::new("runs"))
     }
@@ -215,6 +223,14 @@ impl BrokerHost for World {
             (Some(_), false) => ProcessState::Running { pid: 1 },
             (None, false) => ProcessState::Absent,
         })
+    }
+
+    async fn bytes_read(&self, _broker: BrokerId, _pid: i32) -> Option<u64> {
+        let now = self.now().mono;
+        let truth = self.truth();
+        let (rate, bytes) = truth.loads;
+        let runs = now.since(truth.started_at?).as_secs();
+        Some(if truth.hangs { 0 } else { bytes.min(rate * runs) })
     }
 
     async fn stop(&self, _broker: BrokerId, _limit: Duration) -> Result<Note, StepError> {
@@ -270,10 +286,37 @@ impl Cluster for World {
         if truth.cut_off { Err(refused("ask", "cut off")) } else { Ok(truth.standing(now)) }
     }
 
+    async fn reach(&self, broker: BrokerId) -> Reach {
+        match self.standing(broker).await.map(|look| look.advertised) {
+            Ok(Some(Advertised { at, fails: None, .. })) => Reach::Reached { at },
+            Ok(Some(Advertised { at, fails: Some(why), .. })) => Reach::Unreached { at, why },
+            Ok(None) => Reach::Untold { why: "it is not listed".to_owned() },
+            Err(error) => Reach::Untold { why: error.to_string() },
+        }
+    }
+
     async fn registered(&self, _broker: BrokerId) -> Result<bool, StepError> {
         self.fault("registered")?;
         let truth = self.truth();
         if truth.cut_off { Err(refused("ask", "cut off")) } else { Ok(!truth.registration_lost) }
+    }
+
+    async fn quorum(&self) -> Result<(), StepError> {
+        let now = self.now().mono;
+        let truth = self.truth();
+        let led = truth.no_quorum_until.is_none_or(|until| now >= until);
+        if led && !truth.cut_off {
+            Ok(())
+        } else {
+            Err(refused("find the active controller", "none answers"))
+        }
+    }
+
+    async fn behind(&self, _broker: BrokerId) -> Result<u64, StepError> {
+        let now = self.now().mono;
+        let truth = self.truth();
+        let done = truth.catches_up.saturating_mul(now.0.as_secs());
+        Ok((1_u64 << 40).saturating_sub(done))
     }
 
     async fn partitions(&self) -> Result<PartitionView, StepError> {
@@ -302,6 +345,10 @@ impl Cluster for World {
 
     async fn elect_preferred(&self, _broker: BrokerId) -> Result<Note, StepError> {
         self.fault("elect_preferred")?;
+        let mut truth = self.truth();
+        if truth.advertises_elsewhere {
+            truth.violations.push("leaders were moved to where no client is sent".to_owned());
+        }
         Ok(Note::new("elected"))
     }
 }

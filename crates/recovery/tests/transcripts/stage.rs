@@ -10,9 +10,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use recovery::decide::{Decision, decide};
 use recovery::model::{
-    Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, Distrust, EpochState, Evidence, Fact,
-    FencedIn, HostName, Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now,
-    Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
+    Attempt, Broker, BrokerId, CanaryOutcome, Candidate, Cause, Check, Checked, Distrust, EpochState,
+    Evidence, Fact, FencedIn, HostName, Instruction, LedgerReading, LedgerStanding, LocalProcess, LogTail,
+    Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome, QuorumView, Removal, Topology,
+    Verdict,
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
@@ -61,15 +62,23 @@ pub(crate) struct Stage {
 }
 
 impl Default for Stage {
-    /// Three brokers at home on kafka-1 to kafka-3, all guarded from standby-1, all well.
     fn default() -> Self {
+        Self::of(3)
+    }
+}
+
+impl Stage {
+    /// Brokers 1 to `count` at home on kafka-1 and so on, all guarded from standby-1, all well.
+    fn of(count: i32) -> Self {
         let mut topology = World::topology();
         let first = topology.brokers[&BrokerId(1)].clone();
-        let brokers: Vec<BrokerId> = (1..=3).map(BrokerId).collect();
+        let brokers: Vec<BrokerId> = (1..=count).map(BrokerId).collect();
         let at_home = |id: &BrokerId| Broker { id: *id, home: host(&format!("kafka-{id}")), ..first.clone() };
         topology.brokers = brokers.iter().map(|id| (*id, at_home(id))).collect();
-        let hosts = ["kafka-1", "kafka-2", "kafka-3", "standby-2", "standby-3"];
-        topology.fences = hosts.iter().map(|name| (host(name), vec!["switch".to_owned()])).collect();
+        topology.known = brokers.iter().copied().collect();
+        let homes = brokers.iter().map(|id| format!("kafka-{id}"));
+        let hosts = homes.chain(["standby-2", "standby-3"].map(str::to_owned));
+        topology.fences = hosts.map(|name| (host(&name), vec!["switch".to_owned()])).collect();
         let home = |id: &BrokerId| LedgerStanding::untouched(host(&format!("kafka-{id}")));
         let look = || Look {
             probe: ProbeOutcome::Answered,
@@ -113,6 +122,7 @@ impl Stage {
         match words.next().expect("a command") {
             "pass" => return self.pass(&humantime::parse_duration(words.next().expect("how long")).unwrap()),
             "plan" => return self.plan(broker(&mut words)),
+            "brokers" => *self = Self::of(words.next().expect("how many").parse().unwrap()),
             "mode" => self.policy.mode = mode(words.next().expect("which mode")),
             "policy" => self.set_policy(&mut words),
             "ledger" => {
@@ -126,6 +136,7 @@ impl Stage {
             "restarted" => self.board = Board::default(),
             "standby" => self.standby(&mut words),
             "unflushed" => self.unflushed(&mut words),
+            "check" => self.checked(&mut words),
             "agent-dies" => drop(self.candidates.remove(&host(words.next().expect("whose")))),
             "claimed" => self.claimed(&mut words),
             "silent" => drop(self.at_work.remove(&broker(&mut words))),
@@ -190,16 +201,40 @@ impl Stage {
         self.board.record(Evidence { signal: "stage", at, fact: Fact::Logs { broker: id, tail } });
     }
 
-    /// `standby standby-2 rank 10 [rack b] [owns 2]`
+    /// `check fails fence kafka-1`, `check passes storage 1`: what this host's own check found, which counts
+    /// for a minute.
+    fn checked(&mut self, words: &mut SplitWhitespace<'_>) {
+        let verdict = if words.next() == Some("fails") { Verdict::Fail } else { Verdict::Ok };
+        let check = match (words.next().expect("which"), words.next().expect("of what")) {
+            ("fence", of) => Check::Fence(host(of)),
+            ("storage", of) => Check::Storage(BrokerId(of.parse().unwrap())),
+            other => panic!("no such check: {other:?}"),
+        };
+        let found = Checked { check, verdict, says: "wrong password".to_owned(), remedy: String::new() };
+        let fact = Fact::Checked { found, counts_for: Duration::from_secs(60) };
+        self.board.record(Evidence { signal: "checks", at: Moment(self.now), fact });
+    }
+
+    /// `standby standby-2 rank 10 [rack b] [owns 2] [not-ready 1]`
     fn standby(&mut self, words: &mut SplitWhitespace<'_>) {
         let name = host(words.next().expect("its name"));
         let serves = self.topology.brokers.keys().copied().collect();
-        let mut candidate =
-            Candidate { rank: 100, rack: None, serves, carries: BTreeSet::new(), limit: 1, unfit: None };
+        let mut candidate = Candidate {
+            rank: 100,
+            rack: None,
+            serves,
+            carries: BTreeSet::new(),
+            limit: 1,
+            unfit: None,
+            not_ready: BTreeMap::new(),
+        };
         while let (Some(key), Some(value)) = (words.next(), words.next()) {
             match key {
                 "rank" => candidate.rank = value.parse().unwrap(),
                 "rack" => candidate.rack = Some(value.to_owned()),
+                "not-ready" => {
+                    candidate.not_ready.insert(BrokerId(value.parse().unwrap()), "fence".to_owned());
+                }
                 "owns" => drop(candidate.carries.insert(BrokerId(value.parse().unwrap()))),
                 other => panic!("no such key of a standby: {other}"),
             }
@@ -208,21 +243,24 @@ impl Stage {
         self.candidates.insert(name, candidate);
     }
 
-    /// `claimed 1 standby-2 [planned]`
+    /// `claimed 1 standby-2 [planned|untouched]`
     fn claimed(&mut self, words: &mut SplitWhitespace<'_>) {
         let id = broker(words);
         let by = host(words.next().expect("by whom"));
-        let cause = if words.next() == Some("planned") { Cause::Planned } else { Cause::Automatic };
+        let how = words.next();
+        let cause = if how == Some("planned") { Cause::Planned } else { Cause::Automatic };
+        let touched = how != Some("untouched");
         let at = self.wall();
         let standing = self.standings.get_mut(&id).expect("one of the brokers");
         standing.epoch = standing.epoch.next();
         standing.records = 2;
-        standing.state = Some(EpochState::Open { by: by.clone(), touched: true, cause });
+        standing.state = Some(EpochState::Open { by: by.clone(), touched, cause });
         standing.writers.insert(by.clone());
         let in_place = by == standing.owner;
-        let (epoch, ended, why, time_to_isr) = (standing.epoch, None, None, None);
+        let (epoch, ended, ended_at, why, time_to_isr) = (standing.epoch, None, None, None, None);
         let phases = BTreeMap::new();
-        standing.attempts.push(Attempt { epoch, at, by, cause, in_place, ended, why, time_to_isr, phases });
+        let attempt = Attempt { epoch, at, by, cause, in_place, ended, ended_at, why, time_to_isr, phases };
+        standing.attempts.push(attempt);
         self.at_work.insert(id);
     }
 
@@ -236,7 +274,7 @@ impl Stage {
 
     /// `ended 1 recovered`
     fn ended(&mut self, words: &mut SplitWhitespace<'_>) {
-        let id = broker(words);
+        let (id, ended_at) = (broker(words), Some(self.wall()));
         let (at, why) = ("prove".to_owned(), "the switch says unknown".to_owned());
         let outcome = match words.next().expect("how") {
             "recovered" => Outcome::Recovered { time_to_isr: Duration::from_secs(7), remarks: Vec::new() },
@@ -247,7 +285,7 @@ impl Stage {
         let standing = self.standings.get_mut(&id).expect("one of the brokers");
         let Some(EpochState::Open { by, .. }) = standing.state.clone() else { panic!("nothing is open") };
         let attempt = standing.attempts.last_mut().expect("there was a claim");
-        attempt.ended = Some(outcome.label().to_owned());
+        (attempt.ended, attempt.ended_at) = (Some(outcome.label().to_owned()), ended_at);
         attempt.why = outcome.failure();
         if let Outcome::Recovered { time_to_isr, .. } = &outcome {
             attempt.time_to_isr = Some(*time_to_isr);
@@ -315,6 +353,10 @@ impl Stage {
         match key {
             "max_brokers_down" => self.policy.max_brokers_down = value.parse().unwrap(),
             "max_percent_down" => self.policy.max_percent_down = value.parse().unwrap(),
+            "mass_failure_window" => {
+                self.policy.mass_failure_window = humantime::parse_duration(value).unwrap();
+            }
+            "budget_window" => self.policy.budget_window = humantime::parse_duration(value).unwrap(),
             "takeovers_per_broker" => self.policy.takeovers_per_broker = value.parse().unwrap(),
             "racks" => {
                 let racks: Vec<String> = value.split(',').map(str::to_owned).collect();
@@ -360,7 +402,9 @@ impl Stage {
         else {
             return "nothing is to be done\n".to_owned();
         };
-        plan(&takeover, takeover.epoch.next(), &self.topology, &seen).expect("a plan").to_string()
+        plan(&takeover, takeover.epoch.next(), &self.topology, &self.policy, &seen)
+            .expect("a plan")
+            .to_string()
     }
 
     /// One round of every signal.

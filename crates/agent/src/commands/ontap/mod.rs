@@ -8,6 +8,7 @@ mod facts;
 mod login;
 mod provision;
 mod sites;
+mod verify;
 
 use crate::cli::{Global, Ontap};
 use crate::config::Config;
@@ -18,6 +19,7 @@ pub(super) async fn run(global: &Global, command: &Ontap) -> anyhow::Result<Exit
     match command {
         Ontap::Provision(options) => provision::run(global, options).await,
         Ontap::Audit => audit::run(global, &Config::load(&global.config)?).await,
+        Ontap::Verify(options) => verify::run(global, &Config::load(&global.config)?, options).await,
         Ontap::Efficiency => efficiency::run(global, &Config::load(&global.config)?).await,
     }
 }

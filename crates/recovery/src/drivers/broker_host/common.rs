@@ -8,12 +8,15 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ontap_client::Secrets;
+
 use super::problem::Problem;
 use super::proc::{Holder, Marker};
 use super::render::{RECOVERY_THREADS, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
 use super::{BrokerIdentity, check, rivals, verify};
+use crate::drivers::secrets::in_settings;
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{Note, Proof};
@@ -43,6 +46,8 @@ pub(super) struct Common {
     pub(super) user: Option<User>,
     /// The brokers that may be started here.
     pub(super) brokers: BTreeMap<BrokerId, BrokerIdentity>,
+    /// What Kafka is given beside its configuration.
+    environment: BTreeMap<String, String>,
 }
 
 impl Common {
@@ -64,7 +69,8 @@ impl Common {
             return Err(problems);
         }
         let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
-        Ok(Self { driver, here, state_dir, template: section.template.to_owned(), user, brokers })
+        let (template, environment) = (section.template.to_owned(), section.environment.clone());
+        Ok(Self { driver, here, state_dir, template, user, brokers, environment })
     }
 
     pub(super) fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {
@@ -96,6 +102,13 @@ impl Common {
         let mut file = render(&template, broker).map_err(refused)?;
         recover_with(&mut file, processors(), broker.log_dirs.len());
         Ok(file)
+    }
+
+    /// What Kafka is told of secrets, for whoever quotes its words. Reads the template.
+    pub(super) fn secrets(&self, broker: BrokerId) -> Result<Secrets, Problem> {
+        let file = self.rendered(broker)?;
+        let environment = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        Ok(Secrets::of(in_settings(file.iter().chain(environment))))
     }
 
     pub(super) fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {
@@ -160,7 +173,7 @@ impl Common {
     pub(super) fn users(&self, broker: BrokerId) -> Result<Vec<Holder>, Problem> {
         let broker = self.broker(broker)?;
         let mut found = verify::holders(&broker.log_dirs)?;
-        for rival in rivals::rivals(broker)? {
+        for rival in rivals::rivals(&broker.into())? {
             if found.iter().all(|holder| holder.id != rival.id) {
                 found.push(rival);
             }

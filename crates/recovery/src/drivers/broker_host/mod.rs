@@ -1,9 +1,11 @@
 //! `broker_host` drivers: run a broker on this host.
 
+mod advertise;
 mod check;
 pub mod class_data;
 mod common;
 mod end_fenced;
+mod look;
 mod problem;
 mod proc;
 pub mod process;
@@ -16,6 +18,7 @@ mod telling;
 mod user;
 mod verify;
 
+pub use look::{Meant, await_nobody};
 pub use right::{Right, RightError};
 
 use std::collections::BTreeMap;

@@ -25,6 +25,7 @@ pub(super) struct ProcessId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
     state: char,
+    parent: i32,
     session: i32,
     threads: u64,
     /// When the process started, in clock ticks since boot.
@@ -61,15 +62,33 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = fields.split_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         threads: fields.get(17)?.parse().ok()?,
         start_ticks: fields.get(19)?.parse().ok()?,
     })
 }
 
+/// How many bytes a process has read since its start, from whatever it reads; `None` if it is gone, or may
+/// not be looked into.
+pub(super) fn bytes_read(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(pid_path(pid, "io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("rchar:"))?.trim().parse().ok()
+}
+
 /// The session of a process; `None` if there is no such process.
 pub(super) fn session(pid: i32) -> Option<i32> {
     stat(pid).ok().flatten().map(|stat| stat.session)
+}
+
+/// This process, and every one that has started the other, up to the first.
+pub(super) fn ancestry() -> Result<BTreeSet<i32>, Problem> {
+    let mut found = BTreeSet::new();
+    let mut next = i32::try_from(std::process::id()).ok();
+    while let Some(pid) = next.filter(|pid| *pid > 0 && found.insert(*pid)) {
+        next = stat(pid)?.map(|stat| stat.parent);
+    }
+    Ok(found)
 }
 
 /// Whether this very process lives.
@@ -272,7 +291,22 @@ fn is_one_of(files: &BTreeSet<PathBuf>, handle: &Path, path: &Path) -> bool {
 /// The number of every process.
 pub(super) fn pids() -> Result<Vec<i32>, Problem> {
     let entries = fs::read_dir("/proc").map_err(Problem::io("reading /proc"))?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    all_shown(pids)
+}
+
+/// Every pid namespace has a first process. Where that is not shown, others are not either.
+fn all_shown(pids: Vec<i32>) -> Result<Vec<i32>, Problem> {
+    if pids.contains(&1) { Ok(pids) } else { Err(hidden()) }
+}
+
+/// That some processes are not shown: what cannot be seen is no proof.
+pub(super) fn hidden() -> Problem {
+    Problem::Refused(
+        "/proc does not show every process of this host, so that a Kafka may run unseen: run this as root, or mount \
+         /proc without `hidepid` (in a unit of systemd: `ProtectProc=default`)"
+            .to_owned(),
+    )
 }
 
 fn pid_path(pid: i32, file: &str) -> PathBuf {
@@ -289,9 +323,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_process_reads_is_counted() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let before = bytes_read(own).unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        io::Read::read_exact(&mut fs::File::open("/dev/zero").unwrap(), &mut buffer).unwrap();
+        assert!(bytes_read(own).unwrap() >= before + (1 << 20));
+        assert_eq!(bytes_read(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_an_error() {
+        assert_eq!(all_shown(vec![7, 1]).unwrap(), [7, 1]);
+        let refused = all_shown(vec![7]).unwrap_err().to_string();
+        assert!(refused.contains("hidepid"), "{refused}");
+    }
+
+    #[test]
     fn stat_survives_odd_names() {
         let text = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 7 0 12345 99 1";
-        let expected = Stat { state: 'S', session: 42, threads: 7, start_ticks: 12345 };
+        let expected = Stat { state: 'S', parent: 1, session: 42, threads: 7, start_ticks: 12345 };
         assert_eq!(parse_stat(text), Some(expected));
         assert_eq!(parse_stat("42 (a"), None);
         assert_eq!(parse_stat("42 (a) S 1"), None);
@@ -299,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_zombie_with_living_threads_lives() {
-        let stat = |state, threads| Stat { state, session: 1, threads, start_ticks: 1 };
+        let stat = |state, threads| Stat { state, parent: 1, session: 1, threads, start_ticks: 1 };
         assert!(!stat('Z', 1).is_alive());
         assert!(stat('Z', 2).is_alive());
         assert!(stat('T', 1).is_alive());

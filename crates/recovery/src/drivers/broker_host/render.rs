@@ -84,14 +84,14 @@ fn set_id(file: &mut Properties, broker: &BrokerIdentity) {
 
 /// `NAME://host:port`, as Kafka writes listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Listener {
-    name: String,
-    host: String,
-    port: u16,
+pub(super) struct Listener {
+    pub(super) name: String,
+    pub(super) host: String,
+    pub(super) port: u16,
 }
 
 impl Listener {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (name, place) = text.split_once("://")?;
         let (host, port) = place.rsplit_once(':')?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
@@ -106,7 +106,7 @@ impl Listener {
         self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
     }
 
-    fn print(&self) -> String {
+    pub(super) fn print(&self) -> String {
         let brackets = self.host.contains(':');
         let (open, close) = if brackets { ("[", "]") } else { ("", "") };
         format!("{}://{open}{}{close}:{}", self.name, self.host, self.port)
@@ -199,6 +199,15 @@ fn listeners(file: &Properties, key: &str) -> Result<Option<Vec<Listener>>, Stri
         Listener::parse(text).ok_or_else(|| format!("`{text}` in {key}={value} is not NAME://host:port"))
     };
     list(value).map(parse).collect::<Result<_, _>>().map(Some)
+}
+
+/// What a rendered file tells clients, without the controllers'.
+pub(super) fn advertised(file: &Properties) -> Result<Vec<Listener>, String> {
+    let controllers = list(file.get("controller.listener.names").unwrap_or_default());
+    let controllers: Vec<&str> = controllers.collect();
+    let mut told = listeners(file, "advertised.listeners")?.unwrap_or_default();
+    told.retain(|listener| !controllers.iter().any(|name| listener.is_named(name)));
+    Ok(told)
 }
 
 fn print(listeners: &[Listener]) -> String {

@@ -2,7 +2,8 @@
 //! The kernel itself knows by it whether a Kafka of the broker lives here, from before its first instruction.
 //!
 //! It is a lock on `<state_dir>/broker-N/alive.lock` that belongs to the open file, so that no process number
-//! and no look at `/proc` stands between two who start.
+//! and no look at `/proc` stands between two who start. Only a holder whose file somebody has deleted is looked
+//! for there: behind it another lock can be taken.
 
 use std::fs::File;
 use std::io;

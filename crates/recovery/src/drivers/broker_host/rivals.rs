@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,12 @@ use std::path::{Path, PathBuf};
 use super::BrokerIdentity;
 use super::problem::Problem;
 use super::proc::{self, Holder, ProcessId};
+use crate::drivers::bounded;
 use crate::kafka::properties::Properties;
+use crate::model::BrokerId;
+
+/// Longer than the properties of any Kafka, in bytes.
+pub(super) const LONGEST_PROPERTIES: u64 = 1 << 20;
 
 /// Kafka's own class, and the script that becomes it.
 const CLASS: &[u8] = b"kafka.Kafka";
@@ -24,22 +30,47 @@ const DIRS: [&str; 3] = ["log.dirs", "log.dir", "metadata.log.dir"];
 /// What names a node.
 const IDS: [&str; 2] = ["node.id", "broker.id"];
 
+/// Whose Kafka is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sought<'a> {
+    /// The broker.
+    pub(super) id: BrokerId,
+    /// Its log dirs; none where they are not known.
+    pub(super) log_dirs: &'a [PathBuf],
+}
+
+impl<'a> From<&'a BrokerIdentity> for Sought<'a> {
+    fn from(broker: &'a BrokerIdentity) -> Self {
+        Self { id: broker.id, log_dirs: &broker.log_dirs }
+    }
+}
+
 /// Every living process that is, or becomes, a Kafka of `broker`: one whose properties name one of its log
 /// dirs, or its id where they name no log dir that could be told from them. One whose properties cannot be
 /// read could be anybody's, unless it has long taken the lock of log dirs of its own.
-pub(super) fn rivals(broker: &BrokerIdentity) -> Result<Vec<Holder>, Problem> {
+pub(super) fn rivals(broker: &Sought<'_>) -> Result<Vec<Holder>, Problem> {
     let ours = Ours::of(broker);
     let mut found = Vec::new();
     for pid in proc::pids()? {
-        let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+        let line = match fs::read(format!("/proc/{pid}/cmdline")) {
+            Ok(line) => line,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(proc::hidden()),
+            // It ended meanwhile.
+            Err(_) => continue,
+        };
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
-        let Some(start) = words.iter().position(|word| is_kafka(word)) else { continue };
+        let Some(start) = kafka_in(&words) else { continue };
         let Some(why) = ours.claimed_by(pid, &words[start + 1..]) else { continue };
         let Some(stat) = proc::stat(pid)?.filter(|stat| stat.is_alive()) else { continue };
         let id = Some(ProcessId { pid, start_ticks: stat.start_ticks });
         found.push(Holder { id, text: format!("{pid} (a Kafka, {why})") });
     }
     Ok(found)
+}
+
+/// Where a command line names Kafka itself; its properties come after that.
+pub(super) fn kafka_in(words: &[&[u8]]) -> Option<usize> {
+    words.iter().position(|word| is_kafka(word))
 }
 
 fn is_kafka(word: &[u8]) -> bool {
@@ -56,7 +87,7 @@ struct Ours {
 }
 
 impl Ours {
-    fn of(broker: &BrokerIdentity) -> Self {
+    fn of(broker: &Sought<'_>) -> Self {
         let real = |dir: &PathBuf| fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
         Self {
             id: broker.id.to_string(),
@@ -70,22 +101,23 @@ impl Ours {
     fn claimed_by(&self, pid: i32, arguments: &[&[u8]]) -> Option<String> {
         let path = arguments.iter().find(|word| !word.starts_with(b"-"));
         let path = path.map(|word| Path::new(OsStr::from_bytes(word)));
-        let read = path.and_then(|path| fs::read(seen_by(pid, path)).ok());
+        let read = path.and_then(|path| bounded::read_regular(&seen_by(pid, path), LONGEST_PROPERTIES).ok());
         let Some(properties) = read.and_then(|content| Properties::parse(&content).ok()) else {
             let named = path.map_or_else(|| "no properties".to_owned(), |path| path.display().to_string());
             return (!has_taken_locks(pid)).then(|| format!("whose properties cannot be read: {named}"));
         };
         let value = |key: &str| overridden(arguments, key).or_else(|| properties.get(key).map(str::to_owned));
-        let dirs: Vec<PathBuf> = DIRS
-            .into_iter()
-            .filter_map(value)
-            .flat_map(|list| list.split(',').map(|dir| PathBuf::from(dir.trim())).collect::<Vec<_>>())
-            .collect();
+        let dirs = log_dirs(value);
         if let Some(dir) = dirs.iter().find(|dir| self.is_one_of_ours(pid, dir)) {
             return Some(format!("with log dir {}", dir.display()));
         }
-        let same = IDS.into_iter().filter_map(value).any(|id| id.trim() == self.id);
-        (dirs.is_empty() && same).then(|| format!("with node id {} and no log dir named", self.id))
+        if !IDS.into_iter().filter_map(&value).any(|id| id.trim() == self.id) {
+            return None;
+        }
+        if self.dirs.is_empty() {
+            return Some(format!("with node id {}", self.id));
+        }
+        dirs.is_empty().then(|| format!("with node id {} and no log dir named", self.id))
     }
 
     fn is_one_of_ours(&self, pid: i32, dir: &Path) -> bool {
@@ -97,11 +129,26 @@ impl Ours {
     }
 }
 
-/// The last of Kafka's `--override key=value` for `key`.
-fn overridden(arguments: &[&[u8]], key: &str) -> Option<String> {
-    let pairs = arguments.windows(2).filter(|pair| pair[0] == b"--override");
-    let mut values = pairs.filter_map(|pair| {
-        let (name, value) = std::str::from_utf8(pair[1]).ok()?.split_once('=')?;
+/// The log dirs and the metadata log dir, by the properties that `value` gives.
+pub(super) fn log_dirs(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let lists: Vec<String> = DIRS.into_iter().filter_map(value).collect();
+    lists.iter().flat_map(|list| list.split(',')).map(|dir| PathBuf::from(dir.trim())).collect()
+}
+
+/// The node id, by the properties that `value` gives.
+pub(super) fn node_id(value: impl Fn(&str) -> Option<String>) -> Option<String> {
+    IDS.into_iter().find_map(value).map(|id| id.trim().to_owned())
+}
+
+/// The last of Kafka's `--override key=value`, or `--override=key=value`, for `key`.
+pub(super) fn overridden(arguments: &[&[u8]], key: &str) -> Option<String> {
+    let values =
+        arguments.iter().enumerate().filter_map(|(n, word)| match word.strip_prefix(b"--override")? {
+            b"" => arguments.get(n + 1).copied(),
+            joined => joined.strip_prefix(b"="),
+        });
+    let mut values = values.filter_map(|pair| {
+        let (name, value) = std::str::from_utf8(pair).ok()?.split_once('=')?;
         (name.trim() == key).then(|| value.to_owned())
     });
     values.next_back()
@@ -132,7 +179,6 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::model::BrokerId;
 
     /// Something that looks as a Kafka does between its exec and its first open file.
     struct Fake(Child);
@@ -175,7 +221,7 @@ mod tests {
             assert!(begun.elapsed().as_secs() < 10);
             std::thread::yield_now();
         }
-        rivals(&broker(dir)).unwrap().iter().any(|holder| holder.text.starts_with(&fake.pid()))
+        rivals(&Sought::from(&broker(dir))).unwrap().iter().any(|holder| holder.text.starts_with(&fake.pid()))
     }
 
     #[test]
@@ -195,8 +241,22 @@ mod tests {
         assert!(seen(&path, "", &["gone.properties"]), "nobody can say whose it is");
         let moved = format!("log.dirs={ours}");
         assert!(seen(&path, &at("/elsewhere"), &["server.properties", "--override", &moved]));
+        assert!(seen(&path, &at("/elsewhere"), &["server.properties", &format!("--override={moved}")]));
         assert!(!seen(&path, &at(&theirs.display().to_string()), &file), "another cluster's");
         assert!(!seen(&path, "node.id=8\n", &file));
+    }
+
+    #[test]
+    fn without_a_log_dir_that_is_known_the_node_id_tells() {
+        let dir = tempfile::tempdir().unwrap();
+        let properties = dir.path().join("server.properties");
+        let sought = Sought { id: BrokerId(7), log_dirs: &[] };
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let path = properties.display().to_string();
+        for (text, ours) in [("node.id=7\nlog.dirs=/x\n", true), ("node.id=8\nlog.dirs=/x\n", false)] {
+            fs::write(&properties, text).unwrap();
+            assert_eq!(Ours::of(&sought).claimed_by(pid, &[path.as_bytes()]).is_some(), ours, "{text}");
+        }
     }
 
     #[test]
@@ -205,7 +265,7 @@ mod tests {
         let lock = fs::File::create(dir.path().join(".lock")).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(has_taken_locks(pid));
-        let ours = Ours::of(&broker(dir.path()));
+        let ours = Ours::of(&Sought::from(&broker(dir.path())));
         assert_eq!(ours.claimed_by(pid, &[b"/no/such.properties"]), None);
         drop(lock);
     }

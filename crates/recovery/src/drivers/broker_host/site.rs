@@ -133,9 +133,28 @@ impl Site {
         })
     }
 
-    /// The lock that a new Kafka inherits, or `None` if a Kafka has it.
+    /// The lock that a new Kafka inherits, or `None` if a Kafka has it: also one whose lock file somebody has
+    /// deleted meanwhile, behind which there is a new one.
     pub(super) fn lock_alive(&self, patience: Duration) -> Result<Option<File>, Problem> {
-        lock(&self.alive_path(), FlockOperation::NonBlockingLockExclusive, patience)
+        let begun = Instant::now();
+        let Some(file) = lock(&self.alive_path(), FlockOperation::NonBlockingLockExclusive, patience)? else {
+            return Ok(None);
+        };
+        while !proc::holders(&BTreeSet::from([self.deleted_alive_path()]), &[])?.is_empty() {
+            if begun.elapsed() >= patience {
+                return Ok(None);
+            }
+            thread::sleep(RETRY_EVERY);
+        }
+        Ok(Some(file))
+    }
+
+    /// What the kernel calls the lock file after it was deleted.
+    fn deleted_alive_path(&self) -> PathBuf {
+        let path = self.alive_path();
+        let mut name = path.canonicalize().unwrap_or(path).into_os_string();
+        name.push(" (deleted)");
+        name.into()
     }
 
     /// Whether a process that was started as this broker, or a child of one, still lives.
@@ -151,7 +170,8 @@ impl Site {
     /// Who has the right, as far as it can be seen. This reads the open files of every process.
     pub(super) fn holders(&self) -> Result<Vec<Holder>, Problem> {
         let path = self.alive_path();
-        proc::holders(&BTreeSet::from([path.canonicalize().unwrap_or(path)]), &[])
+        let path = path.canonicalize().unwrap_or(path);
+        proc::holders(&BTreeSet::from([path, self.deleted_alive_path()]), &[])
     }
 
     /// The same in words.
@@ -269,6 +289,18 @@ mod tests {
         assert!(site.lock_alive(Duration::ZERO).unwrap().is_none());
         drop(held);
         assert!(!site.is_held().unwrap());
+    }
+
+    #[test]
+    fn a_right_whose_file_was_deleted_is_still_one() {
+        let (_dir, site) = site();
+        let held = site.lock_alive(Duration::ZERO).unwrap().unwrap();
+        fs::remove_file(site.alive_path()).unwrap();
+        assert!(site.lock_alive(Duration::ZERO).unwrap().is_none());
+        let us = std::process::id().to_string();
+        assert!(site.holder_in_words().contains(&us), "{}", site.holder_in_words());
+        drop(held);
+        assert!(site.lock_alive(Duration::ZERO).unwrap().is_some());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use super::problem::Problem;
 use super::proc::{self, Holder};
 use super::user::{User, as_user};
+use crate::drivers::bounded;
 use crate::kafka::meta_properties::{FILE_NAME, MetaProperties};
 use crate::model::BrokerId;
 use crate::ports::Note;
@@ -70,10 +71,13 @@ pub(super) fn identify<'a>(
     if wrong.is_empty() { Ok(found) } else { Err(wrong.join("; ")) }
 }
 
+/// `meta.properties` has some five lines.
+const LONGEST_META: u64 = 1 << 20;
+
 fn read_meta(dir: &Path) -> Result<MetaProperties, String> {
     let shown = dir.display();
     let path = dir.join(FILE_NAME);
-    let error = match fs::read(&path) {
+    let error = match bounded::read_file(&path, LONGEST_META) {
         Ok(content) => return MetaProperties::parse(&content, &path).map_err(|error| error.to_string()),
         Err(error) => error,
     };
@@ -268,6 +272,10 @@ mod tests {
         );
         assert_eq!(listing(&empty), Vec::<String>::new());
         assert_eq!(listing(&other), ["file"]);
+        // Nor is one read that has no end.
+        let (_c, long) = dir("long", Some(""));
+        OpenOptions::new().write(true).open(long.join(FILE_NAME)).unwrap().set_len(1 << 40).unwrap();
+        is_refused(&[&long], None, &["cannot be read (it is longer than 1048576 bytes)"]);
     }
 
     #[test]

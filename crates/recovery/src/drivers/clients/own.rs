@@ -34,6 +34,12 @@ impl OwnClients {
         Self { host, addresses, readers, last: Mutex::default() }
     }
 
+    /// The host that tells it.
+    #[must_use]
+    pub fn host(&self) -> &HostName {
+        &self.host
+    }
+
     /// Whether who asks from `address` is told. Who connects to a broker is nobody's business but that of the
     /// agents that may take it over; on this host itself, everybody can see it anyway.
     #[must_use]

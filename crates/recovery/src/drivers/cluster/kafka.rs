@@ -6,7 +6,7 @@
 //! controller's own listener that has just proven to be that, and never again whatever comes of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,11 +17,13 @@ use kafka_protocol::messages::UnregisterBrokerRequest;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use super::advertised::Dialled;
 use super::registration::{self, Told};
 use crate::drivers::clock::SystemClock;
+use crate::drivers::health_signal::peer::Peer;
 use crate::kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
 use crate::model::{BrokerId, Endpoint, PartitionView, human};
-use crate::ports::{Clock, Cluster, Note, Standing, StepError, Unregistered, chain};
+use crate::ports::{Clock, Cluster, Note, Reach, Standing, StepError, Unregistered, chain};
 
 pub(super) const DRIVER: &str = "kafka";
 /// A broker that lives says who the others are within milliseconds. After this long the next one is asked as
@@ -91,6 +93,9 @@ pub struct KafkaCluster {
     /// The guarded brokers' listeners.
     listeners: BTreeMap<BrokerId, Endpoint>,
     known: Mutex<Known>,
+    /// The agents on other hosts.
+    pub(super) peers: Vec<Arc<Peer>>,
+    pub(super) dialled: Dialled,
 }
 
 /// What earlier answers taught.
@@ -111,7 +116,19 @@ impl KafkaCluster {
         if !problems.is_empty() {
             return Err(problems);
         }
-        Ok(Self { config, listeners, known: Mutex::default() })
+        let (known, peers, dialled) = (Mutex::default(), Vec::new(), Dialled::default());
+        Ok(Self { config, listeners, known, peers, dialled })
+    }
+
+    /// Has these agents dial what the cluster advertises as well.
+    #[must_use]
+    pub fn with_peers(self, peers: Vec<Arc<Peer>>) -> Self {
+        Self { peers, ..self }
+    }
+
+    /// The listener of a guarded broker.
+    pub(super) fn listener(&self, broker: BrokerId) -> Option<Endpoint> {
+        self.listeners.get(&broker).cloned()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -120,7 +137,7 @@ impl KafkaCluster {
 
     /// Opens a connection to a broker other than `broker`, identified by the address that the cluster itself
     /// advertises for it, and reads `topics` there.
-    async fn survivor(
+    pub(super) async fn survivor(
         &self,
         broker: Option<BrokerId>,
         topics: Topics<'_>,
@@ -157,7 +174,7 @@ impl KafkaCluster {
 
     /// The active controller. Only the active one answers `DescribeQuorum` without an error code. Nobody
     /// waits for the others: one of them may have died with the broker.
-    async fn active_controller(&self) -> Result<Connection, String> {
+    pub(super) async fn active_controller(&self) -> Result<Connection, String> {
         if self.config.controllers.is_empty() {
             return Err("no controllers are configured (cluster.controllers)".to_owned());
         }
@@ -301,21 +318,41 @@ impl Cluster for KafkaCluster {
         };
         let (answers, told) = tokio::join!(own, self.via(Some(broker), Topics::All, action));
         let (via, _, seen) = told?;
+        let replicas = seen.partitions.of(broker).count();
+        let in_isr = seen.partitions.of(broker).filter(|p| p.isr.contains(&broker)).count();
+        let listed = seen.brokers.get(&broker).filter(|_| answers && in_isr == replicas);
+        let advertised = match listed {
+            Some(at) => Some(self.advertised(broker, at, &seen).await),
+            None => None,
+        };
         Ok(Standing {
             listed: seen.brokers.contains_key(&broker),
-            replicas: seen.partitions.of(broker).count(),
-            in_isr: seen.partitions.of(broker).filter(|p| p.isr.contains(&broker)).count(),
+            replicas,
+            in_isr,
             leads: leads(&seen.partitions, broker).count(),
             alone: seen.partitions.of(broker).filter(|p| p.replicas.len() == 1).count(),
             answers,
+            advertised,
             via,
         })
+    }
+
+    async fn reach(&self, broker: BrokerId) -> Reach {
+        self.dial_for_a_peer(broker).await
     }
 
     async fn partitions(&self) -> Result<PartitionView, StepError> {
         let action = || "read the partitions".to_owned();
         let (_, _, seen) = self.via(None, Topics::All, action).await?;
         Ok(seen.partitions)
+    }
+
+    async fn quorum(&self) -> Result<(), StepError> {
+        self.find_quorum().await
+    }
+
+    async fn behind(&self, broker: BrokerId) -> Result<u64, StepError> {
+        self.bytes_behind(broker).await
     }
 
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {

@@ -104,7 +104,7 @@ impl Device {
         limit: Duration,
         purpose: &str,
     ) -> Result<Answer, StepError> {
-        let input = Input::of(action, &self.options, &self.further(host, epoch))
+        let input = Input::of(action, &self.options, &self.further(host, epoch), &self.arguments)
             .await
             .map_err(|error| self.failed(purpose, error))?;
         let at = Timestamp::now();

@@ -138,6 +138,19 @@ impl Fence for Ladder {
         Err(Self::refused(action, &failures, "No rung is left: turn the host off by hand"))
     }
 
+    /// Side by side: what one rung says is not lost because another is broken.
+    async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
+        let checks = self
+            .rungs
+            .iter()
+            .enumerate()
+            .map(|(index, rung)| async move { (self.label(index), rung.check(host).await) });
+        match futures_util::future::join_all(checks).await {
+            none if none.is_empty() => vec![(self.name().to_owned(), self.check(host).await)],
+            all => all,
+        }
+    }
+
     async fn check(&self, host: &HostName) -> Result<Note, StepError> {
         let checks = self.rungs.iter().map(|rung| rung.check(host));
         let results = futures_util::future::join_all(checks).await;
@@ -296,5 +309,16 @@ mod tests {
         assert!(Ladder::new(vec![works(), works()]).check(&host()).await.is_ok());
         let error = Ladder::new(vec![works(), rung("exit 0", "exit 1")]).check(&host()).await.unwrap_err();
         assert!(error.to_string().contains("exec (2 of 2)"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn each_rung_is_checked_and_told_by_itself() {
+        let broken = rung("exit 0", "exit 1");
+        let found = Ladder::new(vec![works(), broken, works()]).checks(&host()).await;
+        let found: Vec<(&str, bool)> =
+            found.iter().map(|(rung, found)| (rung.as_str(), found.is_ok())).collect();
+        assert_eq!(found, [("exec (1 of 3)", true), ("exec (2 of 3)", false), ("exec (3 of 3)", true)]);
+        let none = Ladder::new(Vec::new()).checks(&host()).await;
+        assert!(matches!(&none[..], [(_, Err(_))]), "{none:?}");
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::drivers::certificate::CertificateFile;
 use crate::ports::Fence;
 
 pub use device::Device;
@@ -23,7 +24,8 @@ pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;
 pub use ladder::Ladder;
 pub use ontap_export::{
-    OntapConfig, OntapExportConfig, OntapGrantConfig, ProofLevel, is_mark, single_address,
+    OntapConfig, OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, ServingNodes, is_mark,
+    serving_nodes, single_address,
 };
 pub use options::OptionValue;
 pub(crate) use options::resolve;
@@ -36,11 +38,13 @@ pub enum FenceConfig {
     FenceAgent(FenceAgentConfig),
     /// A program of the site's own, called as a fence agent is.
     ///
-    /// It reads `key=value` lines on its standard input: `action` (`off` or `status`), `understudy_host`,
+    /// It reads `key=value` lines on its standard input: `action` (`off`, `on` or `status`), `understudy_host`,
     /// `understudy_epoch` (not when it is only checked) and the options below. For `off` it exits with 0 once
-    /// the host is off. For `status` it exits with 2 when it has *read* that the host is off, with 0 when the
-    /// host is on, and with anything else when it cannot tell. An exit code of 2 with words on standard error
-    /// counts only if standard output says `off`, because a shell that fails exits with 2 as well.
+    /// the host is off. For `on`, which only `understudy rejoin` asks for, it exits with 0 once the host may
+    /// run again, which `status` then tells. For `status` it exits with 2 when it has *read* that the host is
+    /// off, with 0 when the host is on, and with anything else when it cannot tell. An exit code of 2 with words
+    /// on standard error counts only if standard output says `off`, because a shell that fails exits with 2 as
+    /// well.
     Exec(ExecConfig),
     /// The export rules of an ONTAP system, which lets the host in to its volumes or not.
     ///
@@ -78,6 +82,15 @@ impl FenceConfig {
     #[must_use]
     pub fn leaves_running(&self) -> bool {
         matches!(self, Self::OntapExport(_))
+    }
+
+    /// The files with certificates that it needs.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<CertificateFile> {
+        match self {
+            Self::OntapExport(config) => config.ontap.certificates().collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The addresses by which the host mounts its volumes, where the fence goes by them.

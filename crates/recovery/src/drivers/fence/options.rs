@@ -6,11 +6,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ontap_client::Secrets;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use crate::drivers::off_path::{OffPathError, off_path};
+use crate::drivers::secrets::{in_words, names_a_secret};
 use crate::ports::BoxError;
 
 /// How long reading a secret's file may take.
@@ -79,22 +81,23 @@ pub(super) fn problems(options: &BTreeMap<String, OptionValue>) -> Vec<String> {
 /// What a device is told on its standard input, and how to keep the secrets in it out of sight.
 pub(super) struct Input {
     text: SecretString,
-    /// Longest first, so that a secret which contains another is replaced whole.
-    secrets: Vec<SecretString>,
+    secrets: Secrets,
 }
 
 impl Input {
-    /// Reads the secrets and writes down one `key=value` line for each option.
+    /// Reads the secrets and writes down one `key=value` line for each option. The program is called with
+    /// `arguments`, which may hold secrets as well.
     pub(super) async fn of(
         action: &str,
         options: &BTreeMap<String, OptionValue>,
         further: &[(&str, String)],
+        arguments: &[String],
     ) -> Result<Self, OptionError> {
         let mut text = format!("action={action}\n");
         for (name, value) in further {
             text.push_str(&format!("{name}={value}\n"));
         }
-        let mut secrets = Vec::new();
+        let mut secrets: Vec<SecretString> = Vec::new();
         for (name, value) in options {
             let resolved = resolve(name, value).await?;
             let exposed = resolved.expose_secret();
@@ -102,11 +105,12 @@ impl Input {
                 return Err(OptionError::LineBreak { option: name.clone() });
             }
             text.push_str(&format!("{name}={exposed}\n"));
-            if is_secret(name, value) && !exposed.is_empty() {
+            if is_secret(name, value) {
                 secrets.push(resolved);
             }
         }
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.expose_secret().len()));
+        let exposed = secrets.iter().map(|secret| secret.expose_secret());
+        let secrets = Secrets::of(exposed.chain(in_words(arguments.iter().map(String::as_str))));
         Ok(Self { text: text.into(), secrets })
     }
 
@@ -117,7 +121,7 @@ impl Input {
 
     /// `said` without any secret in it.
     pub(super) fn redact(&self, said: &str) -> String {
-        self.secrets.iter().fold(said.to_owned(), |said, secret| said.replace(secret.expose_secret(), "***"))
+        self.secrets.redact(said)
     }
 }
 
@@ -144,9 +148,7 @@ pub(crate) async fn resolve(name: &str, value: &OptionValue) -> Result<SecretStr
 
 /// What comes from a file or the environment is secret, and so is what its name says is.
 fn is_secret(name: &str, value: &OptionValue) -> bool {
-    let name = name.to_lowercase();
-    !matches!(value, OptionValue::Plain(_))
-        || ["passw", "secret", "token", "community"].iter().any(|word| name.contains(word))
+    !matches!(value, OptionValue::Plain(_)) || names_a_secret(name)
 }
 
 #[cfg(test)]
@@ -168,7 +170,7 @@ mod tests {
             file.path()
         );
         let options = options(&text);
-        let input = Input::of("off", &options, &[]).await.unwrap();
+        let input = Input::of("off", &options, &[], &[]).await.unwrap();
         let home = std::env::var("HOME").unwrap();
         let told = format!("action=off\nhome={home}\nip=10.0.0.1\npasswd=pl4in\npassword=s3cret=word\n");
         assert_eq!(std::str::from_utf8(input.bytes()).unwrap(), told);
@@ -180,13 +182,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_missing_is_named() {
-        let e = Input::of("off", &options("p.file = \"/nonexistent/p\""), &[]).await.err().unwrap();
+        let e = Input::of("off", &options("p.file = \"/nonexistent/p\""), &[], &[]).await.err().unwrap();
         assert_eq!(e.to_string(), "option p: /nonexistent/p could not be read");
-        let e = Input::of("off", &options("p.env = \"UNDERSTUDY_NOT_SET\""), &[]).await.err().unwrap();
+        let e = Input::of("off", &options("p.env = \"UNDERSTUDY_NOT_SET\""), &[], &[]).await.err().unwrap();
         assert!(e.to_string().contains("UNDERSTUDY_NOT_SET is not set"), "{e}");
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"one\naction=on\n").unwrap();
-        let e = Input::of("off", &options(&format!("p.file = {:?}", file.path())), &[]).await.err().unwrap();
+        let e =
+            Input::of("off", &options(&format!("p.file = {:?}", file.path())), &[], &[]).await.err().unwrap();
         assert!(e.to_string().contains("line break"), "{e}");
     }
 

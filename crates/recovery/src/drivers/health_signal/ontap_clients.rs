@@ -11,15 +11,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use ontap_client::{Client, Counters, NfsClient, VolumeCounters};
+use ontap_client::{Client, Counters, NfsClient, VolumeCounters, is_constituent};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::drivers::fence::OntapConfig;
 use crate::drivers::fence::ontap_export::Login;
+use crate::drivers::ontap_moves::{self, Places};
 use crate::model::{BrokerId, CanaryOutcome, Evidence, Fact, HostName, Moment, VolumeUse, human};
 use crate::ports::{Clock, HealthSignal, chain};
+
+mod refused;
+
+use self::refused::{Kept, Miss, Refused};
 
 const SIGNAL: &str = "ontap_clients";
 
@@ -30,14 +35,18 @@ const TWO_CHECKPOINTS: Duration = Duration::from_secs(10);
 /// Watches by ONTAP's own counters whether brokers' volumes are in use, to tell a storage that stalls for all
 /// from a client that stopped. Only there if this section is; all its keys may be left out.
 ///
+/// It also notices, every 10 s, that an interface, an aggregate or a node has moved, after which ONTAP grants
+/// no new lock for a while: a takeover's time is predicted with it.
+///
 /// It watches every broker with `[broker.storage.grant]` (or a complete `[broker.storage.snapshot]`) and
 /// takes login, SVM and volumes from there; whose an address is, it takes from the fences `ontap_export` and
-/// the grants. It only reads, with two requests for each SVM at a time.
+/// the grants. It only reads, with two requests for each SVM at a time, and five more every 10 s.
 ///
 /// If nothing at all is counted for `quiet_after` in any volume that was in use, and brokers of two hosts or
 /// more fell silent together, the storage counts as stalled, as by a canary: nothing is taken over. One
 /// volume without writes while others are written to is shown, and decides nothing. While ONTAP cannot be
-/// asked, nothing is held for it.
+/// asked, nothing is held for it. A login that ONTAP refuses is tried again after 30 s, and then after twice
+/// as long each time, up to 10 min; at once when its secret file changes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapClientsConfig {
@@ -137,8 +146,10 @@ impl OntapClientsConfig {
                 svm: one.svm.clone(),
                 volumes: BTreeMap::new(),
                 hosts: hosts.clone(),
-                client: Mutex::default(),
+                kept: Mutex::default(),
+                refused: Mutex::default(),
                 tracks: Mutex::default(),
+                moves: Mutex::default(),
             });
             signal.volumes.extend(one.volumes.iter().map(|volume| (volume.clone(), one.broker)));
         }
@@ -157,8 +168,11 @@ pub struct OntapClients {
     hosts: BTreeMap<IpAddr, HostName>,
     /// Kept from look to look, for its connections; made anew after one that failed, with its secrets read
     /// anew.
-    client: Mutex<Option<Client>>,
+    kept: Mutex<Option<Kept>>,
+    /// The last login, if it was refused.
+    refused: Mutex<Option<Refused>>,
     tracks: Mutex<BTreeMap<String, Track>>,
+    moves: Mutex<Moves>,
 }
 
 /// The counters of a volume from look to look.
@@ -167,7 +181,7 @@ struct Track {
     operations: Counter,
     writes: Counter,
     /// ONTAP's own date of the last reading.
-    dated: Option<Timestamp>,
+    dated: Timestamp,
     /// Begin of the look that brought it.
     read: Moment,
 }
@@ -190,27 +204,27 @@ impl Counter {
     }
 }
 
-/// What was read of a volume; `None` if ONTAP does not vouch for it, or does not tell.
-fn counted(counters: &Counters) -> Option<(u64, u64)> {
+/// What was read of a volume, and ONTAP's date of it; `None` if ONTAP does not vouch for it, does not tell,
+/// or does not say when: then it may be the last reading once more.
+fn counted(counters: &Counters) -> Option<(u64, u64, Timestamp)> {
     if counters.status.as_deref().is_some_and(|status| status != "ok") {
         return None;
     }
     let operations = counters.operations;
     let sum = || Some(operations.read? + operations.write? + operations.other?);
-    Some((operations.total.or_else(sum)?, operations.write?))
+    Some((operations.total.or_else(sum)?, operations.write?, counters.timestamp?))
 }
 
 impl Track {
     /// Takes a reading in. One that ONTAP dates no later than the last is the last one once more, and shows
     /// no silence.
     fn follow(track: Option<&Self>, counters: &Counters, begun: Moment, ended: Moment) -> Option<Self> {
-        let Some((operations, writes)) = counted(counters) else { return track.cloned() };
-        let dated = counters.timestamp;
+        let Some((operations, writes, dated)) = counted(counters) else { return track.cloned() };
         let Some(mut track) = track.cloned() else {
             let first = |value| Counter { value, moved: None };
             return Some(Self { operations: first(operations), writes: first(writes), dated, read: begun });
         };
-        if dated.is_some() && dated <= track.dated {
+        if dated <= track.dated {
             return Some(track);
         }
         track.operations.read(operations, ended);
@@ -222,6 +236,22 @@ impl Track {
     /// For how long it was seen not to move.
     fn still(&self, counter: &Counter) -> Option<Duration> {
         Some(self.read.since(counter.moved?))
+    }
+}
+
+/// Where the SVM was served from, and when that was seen to change.
+#[derive(Debug, Default)]
+struct Moves {
+    last: Option<(Moment, Places)>,
+    /// The end of the look that saw it, and how long clients may reclaim their locks.
+    moved: Option<(Moment, Duration)>,
+}
+
+impl Moves {
+    /// For how long no new lock may be granted.
+    fn left(&self, now: Moment) -> Option<Duration> {
+        let (moved, grace) = self.moved?;
+        Some(grace.saturating_sub(now.since(moved))).filter(|left| !left.is_zero())
     }
 }
 
@@ -253,36 +283,106 @@ fn stopped(broker: BrokerId, all: &BTreeMap<BrokerId, Use>, after: Duration) -> 
     all.get(&broker).and_then(silent) == Some(true) && others().any(|one| silent(one) == Some(false))
 }
 
-/// Whether `name` is the volume, or a constituent of it (`NAME__0001`).
+/// Whether `name` is the volume, or a constituent of it.
 fn is_of(name: &str, volume: &str) -> bool {
-    name.strip_prefix(volume).is_some_and(|rest| rest.is_empty() || rest.starts_with("__"))
+    name == volume || is_constituent(volume, name)
 }
 
 impl OntapClients {
-    async fn client(&self) -> Result<Client, String> {
-        let kept = lock(&self.client).clone();
-        if let Some(client) = kept {
-            return Ok(client);
+    async fn client(&self) -> Result<Kept, Miss> {
+        let kept = lock(&self.kept).clone();
+        if let Some(kept) = kept {
+            return Ok(kept);
         }
+        // Before they are read: whoever changes them meanwhile is not to be missed.
+        let secrets = self.login.stamp().await;
         let client = self.login.client(self.config.deadline).await;
-        let client = client.map_err(|error| chain(error.as_ref()))?;
-        *lock(&self.client) = Some(client.clone());
-        Ok(client)
+        let client = client.map_err(|error| Miss::Other(chain(error.as_ref())))?;
+        let kept = Kept { client, secrets, proven: false };
+        *lock(&self.kept) = Some(kept.clone());
+        Ok(kept)
     }
 
-    /// Both lists, side by side.
-    async fn read(&self) -> Result<(Vec<VolumeCounters>, Vec<NfsClient>), String> {
-        let client = self.client().await?;
+    /// Both lists, side by side once the login is no wrong one.
+    async fn read(&self) -> Result<(Vec<VolumeCounters>, Vec<NfsClient>), Miss> {
+        let kept = self.client().await?;
         let names: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
-        let read =
-            tokio::try_join!(client.counters_of(&self.svm, &names), client.nfs_clients_of(&self.svm, &names));
-        let (counters, clients) = read.map_err(|error| chain(&error))?;
-        let told = |name: &&str| counters.iter().any(|one| one.name == **name && one.statistics.is_some());
-        let missing: Vec<&str> = names.iter().filter(|name| !told(name)).copied().collect();
-        if missing.is_empty() {
-            return Ok((counters, clients));
+        let counters = kept.client.counters_of(&self.svm, &names);
+        let clients = kept.client.nfs_clients_of(&self.svm, &names);
+        let read = match kept.proven {
+            true => tokio::try_join!(counters, clients),
+            // Two wrong logins at once might lock the account.
+            false => match counters.await {
+                Ok(counters) => {
+                    lock(&self.kept).iter_mut().for_each(|kept| kept.proven = true);
+                    clients.await.map(|clients| (counters, clients))
+                }
+                Err(error) if error.refusal().is_some_and(|refusal| refusal.status == 403) => {
+                    return Err(Miss::Login(kept.secrets, chain(&error)));
+                }
+                Err(error) => Err(error),
+            },
+        };
+        read.map_err(|error| match error.is_unauthorized() {
+            true => Miss::Login(kept.secrets, chain(&error)),
+            false => Miss::Other(chain(&error)),
+        })
+    }
+
+    /// Why nothing is asked now. The files are looked at only while a login is not tried.
+    async fn waits(&self, now: Moment) -> Option<String> {
+        let refused = lock(&self.refused).clone()?;
+        let why = refused.waits(now)?;
+        let secrets = self.login.stamp().await;
+        (!refused.is_of_others(&secrets)).then_some(why)
+    }
+
+    /// What a look came to that read nothing. The next one reads the secrets anew, which may have been
+    /// changed.
+    fn missed(&self, miss: Miss, begun: Moment) -> Fact {
+        *lock(&self.kept) = None;
+        let why = match miss {
+            Miss::Other(why) => why,
+            Miss::Login(secrets, why) => {
+                let mut last = lock(&self.refused);
+                let refused = Refused::after(last.as_ref(), why.clone(), begun, secrets);
+                let why = refused.waits(begun).unwrap_or(why);
+                *last = Some(refused);
+                why
+            }
+        };
+        Fact::Blind { why: format!("{}: {why}", self.svm) }
+    }
+
+    /// Sees every now and then whether what serves the SVM has moved. What cannot be read has not. `client`:
+    /// one that had proven its login when the look began.
+    async fn see_moves(&self, client: Option<Client>, clock: &dyn Clock) {
+        let due = |last: &(Moment, Places)| clock.now().mono.since(last.0) >= ontap_moves::LOOKS_APART;
+        if !lock(&self.moves).last.as_ref().is_none_or(due) {
+            return;
         }
-        Err(format!("ONTAP shows no counters of {} in {}", missing.join(", "), self.svm))
+        let Some(client) = client else { return };
+        let names: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
+        let Ok(now) = ontap_moves::places(&client, &self.svm, &names).await else { return };
+        let before = lock(&self.moves).last.clone();
+        let moved = before.as_ref().is_some_and(|(_, before)| now.moved_since(before));
+        let grace = if moved { Some(ontap_moves::grace(&client, &self.svm).await) } else { None };
+        let at = clock.now().mono;
+        if let Some((seen, before)) = before {
+            // By the clock of this process, which a takeover has too.
+            let after = Instant::now().checked_sub(at.since(seen)).unwrap_or_else(Instant::now);
+            ontap_moves::keep((self.login.url(), &self.svm), &before, &now, after);
+        }
+        let mut moves = lock(&self.moves);
+        moves.last = Some((at, now));
+        moves.moved = grace.map(|grace| (at, grace)).or(moves.moved);
+    }
+
+    /// The volumes of which ONTAP shows no counters, or none with a date. The others are seen all the same.
+    fn unseen(&self, counters: &[VolumeCounters]) -> BTreeSet<&str> {
+        let of = |name: &str| counters.iter().find(|one| one.name == name)?.statistics.as_ref();
+        let told = |name: &str| of(name).is_some_and(|read| read.timestamp.is_some());
+        self.volumes.keys().map(String::as_str).filter(|name| !told(name)).collect()
     }
 
     /// Takes the counters in, and says how each broker's volumes are used.
@@ -295,6 +395,7 @@ impl OntapClients {
     ) -> BTreeMap<BrokerId, Use> {
         let mut tracks = lock(&self.tracks);
         let mut all: BTreeMap<BrokerId, Use> = BTreeMap::new();
+        let unseen = self.unseen(counters);
         for (volume, broker) in &self.volumes {
             let read = counters.iter().find(|one| one.name == *volume);
             let read = read.and_then(|one| one.statistics.as_ref());
@@ -313,6 +414,12 @@ impl OntapClients {
                 }
             }
         }
+        // What is not seen of a broker may be at work.
+        for volume in unseen {
+            tracks.remove(volume);
+            let broker = self.volumes.get(volume).and_then(|broker| all.get_mut(broker));
+            broker.into_iter().for_each(|one| (one.quiet, one.unwritten) = (None, None));
+        }
         all
     }
 
@@ -322,13 +429,14 @@ impl OntapClients {
         Some(host.map_or_else(|| address.clone(), |host| host.0.clone()))
     }
 
-    fn facts(&self, all: &BTreeMap<BrokerId, Use>) -> Vec<Fact> {
+    fn facts(&self, all: &BTreeMap<BrokerId, Use>, now: Moment) -> Vec<Fact> {
+        let grace = lock(&self.moves).left(now);
         let after = self.config.quiet_after;
         let mut facts: Vec<Fact> = Vec::new();
         for (broker, one) in all {
             let Use { quiet, unwritten, client_idle, .. } = *one;
             let stopped = stopped(*broker, all, after);
-            let usage = VolumeUse { quiet, unwritten, client_idle, stopped };
+            let usage = VolumeUse { quiet, unwritten, client_idle, stopped, grace };
             facts.push(Fact::Volumes { broker: *broker, usage });
         }
         if stalls(all, after) {
@@ -359,16 +467,27 @@ impl HealthSignal for OntapClients {
 
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
         let begun = clock.now().mono;
-        let read = timeout(self.config.deadline, self.read()).await;
-        let ended = clock.now().mono;
         let limit = self.config.deadline;
-        let facts = match read.unwrap_or_else(|_| Err(format!("no answer within {}", human(limit)))) {
-            Ok((counters, clients)) => self.facts(&self.follow(&counters, &clients, begun, ended)),
-            Err(why) => {
-                // The password may have been changed.
-                *lock(&self.client) = None;
-                vec![Fact::Blind { why: format!("{}: {why}", self.svm) }]
+        if let Some(why) = self.waits(begun).await {
+            let fact = Fact::Blind { why: format!("{}: {why}", self.svm) };
+            return vec![Evidence { signal: SIGNAL, at: begun, fact }];
+        }
+        let proven = lock(&self.kept).as_ref().filter(|kept| kept.proven).map(|kept| kept.client.clone());
+        let (read, _) =
+            tokio::join!(timeout(limit, self.read()), timeout(limit, self.see_moves(proven, clock)));
+        let ended = clock.now().mono;
+        let late = |_| Err(Miss::Other(format!("no answer within {}", human(limit))));
+        let facts = match read.unwrap_or_else(late) {
+            Ok((counters, clients)) => {
+                *lock(&self.refused) = None;
+                let mut facts = self.facts(&self.follow(&counters, &clients, begun, ended), ended);
+                let unseen = self.unseen(&counters).into_iter().collect::<Vec<_>>().join(", ");
+                let blind =
+                    || Fact::Blind { why: format!("{}: ONTAP shows no counters of {unseen}", self.svm) };
+                facts.extend((!unseen.is_empty()).then(blind));
+                facts
             }
+            Err(miss) => vec![self.missed(miss, begun)],
         };
         facts.into_iter().map(|fact| Evidence { signal: SIGNAL, at: begun, fact }).collect()
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,14 +18,17 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::drivers::clients::{self, ClientsPage};
+use crate::drivers::cluster::advertised::{self, ReachPage};
 use crate::drivers::command::last_words;
 use crate::drivers::http::{GetError, get};
-use crate::model::{Endpoint, Evidence, Fact, HostName, PeerView};
-use crate::ports::{BoxError, Clock, HealthSignal, chain};
+use crate::model::{BrokerId, Endpoint, Evidence, Fact, HostName, PeerView};
+use crate::ports::{BoxError, Clock, HealthSignal, Reach, chain};
 
 const PERIOD: Duration = Duration::from_millis(500);
 /// How long one question may take, name resolution included. A healthy agent answers within milliseconds.
 const LIMIT: Duration = Duration::from_secs(1);
+/// The same for the one question that has the peer ask others before it answers.
+const REACH_LIMIT: Duration = Duration::from_secs(3);
 /// The longest answer that is read. A view has about a hundred bytes for each broker, a list of clients some
 /// fifty at most for each connection.
 const MAX_BYTES: usize = 1 << 20;
@@ -40,7 +44,8 @@ pub struct PeerConfig {
     /// Where it answers, such as `http://10.0.0.12:9095`: `agent.listen` of the agent there, which must not
     /// be the loopback address then. Name an address rather than a name: asking a peer should not depend on
     /// DNS, and only who asks from an address that is named here is told which clients are connected to this
-    /// host (`/v1/clients`), so that it can reset their connections when it takes a broker over.
+    /// host (`/v1/clients`), so that it can reset their connections when it takes a broker over, and whether
+    /// a broker is reached from this host (`/v1/reach/N`) before it calls that broker back.
     pub url: String,
 }
 
@@ -65,7 +70,7 @@ impl PeerConfig {
     pub fn build(&self) -> Result<Peer, Vec<String>> {
         let host = HostName(self.host.clone());
         let at = endpoint(&self.url).map_err(|why| vec![format!("url: {why}")])?;
-        Ok(Peer { name: format!("peer {host}").leak(), host, at })
+        Ok(Peer { name: format!("peer {host}").leak(), host, at, there: AtomicBool::new(true) })
     }
 }
 
@@ -84,6 +89,8 @@ pub struct Peer {
     name: &'static str,
     host: HostName,
     at: Endpoint,
+    /// Whether it gave any answer when it was asked last, whatever the question.
+    there: AtomicBool,
 }
 
 /// Why a peer's view is not known.
@@ -91,16 +98,16 @@ pub struct Peer {
 pub(crate) enum PeerError {
     #[error("the agent at {at} cannot be reached")]
     Unreachable { at: Endpoint, source: std::io::Error },
-    #[error("the agent at {at} did not answer within {LIMIT:?}")]
-    Late { at: Endpoint },
+    #[error("the agent at {at} did not answer within {limit:?}")]
+    Late { at: Endpoint, limit: Duration },
     #[error("what is at {at} does not speak HTTP as an agent does")]
     Broken { at: Endpoint, source: BoxError },
     #[error("the answer of {at} is longer than {MAX_BYTES} bytes: is an agent there?")]
     TooLong { at: Endpoint },
     #[error("the agent at {at} does not give {path}: {status}: {said}")]
-    NotGiven { at: Endpoint, path: &'static str, status: StatusCode, said: String },
+    NotGiven { at: Endpoint, path: String, status: StatusCode, said: String },
     #[error("the answer of {at} is not what {path} is: is it an agent of this version?")]
-    Garbled { at: Endpoint, path: &'static str, source: serde_json::Error },
+    Garbled { at: Endpoint, path: String, source: serde_json::Error },
     #[error("the agent at {at} is on {said}, not on {expected}: correct `host` or `url` of this [[peer]]")]
     OtherHost { at: Endpoint, said: HostName, expected: HostName },
 }
@@ -119,9 +126,24 @@ impl Peer {
         &self.host.0
     }
 
+    /// Whether it answered when it was asked last; so too before that.
+    pub(crate) fn is_there(&self) -> bool {
+        self.there.load(Ordering::Relaxed)
+    }
+
+    /// Whether what its cluster advertises for `broker` leads there from its host.
+    pub(crate) async fn reach(&self, broker: BrokerId) -> Result<Reach, PeerError> {
+        let page: ReachPage = self.ask(&format!("{}{broker}", advertised::PATH), REACH_LIMIT).await?;
+        self.speaks_for_itself(&page.host)?;
+        Ok(match page.found {
+            Reach::Unreached { at, why } => Reach::Unreached { at, why: last_words(&why) },
+            found => found,
+        })
+    }
+
     /// Who is connected to brokers there.
     pub(crate) async fn clients(&self) -> Result<ClientsPage, PeerError> {
-        let page: ClientsPage = self.ask(clients::PATH).await?;
+        let page: ClientsPage = self.ask(clients::PATH, LIMIT).await?;
         self.speaks_for_itself(&page.host)?;
         Ok(page)
     }
@@ -143,10 +165,12 @@ impl Peer {
         Err(PeerError::OtherHost { at: self.at.clone(), said, expected })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, path: &'static str) -> Result<T, PeerError> {
+    async fn ask<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> Result<T, PeerError> {
         let at = || self.at.clone();
-        let answer = timeout(LIMIT, self.exchange(path)).await;
-        let (status, body) = answer.map_err(|_| PeerError::Late { at: at() })??;
+        let answer = timeout(limit, self.exchange(path)).await;
+        let answer = answer.unwrap_or_else(|_| Err(PeerError::Late { at: at(), limit }));
+        self.there.store(!answer.as_ref().is_err_and(PeerError::is_unreachable), Ordering::Relaxed);
+        let ((status, body), path) = (answer?, path.to_owned());
         if status != StatusCode::OK {
             let said = last_words(&String::from_utf8_lossy(&body));
             return Err(PeerError::NotGiven { at: at(), path, status, said });
@@ -178,7 +202,7 @@ impl HealthSignal for Peer {
 
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
         let at = clock.now().mono;
-        let view = self.ask(PATH).await.and_then(|view: PeerView| {
+        let view = self.ask(PATH, LIMIT).await.and_then(|view: PeerView| {
             self.speaks_for_itself(&view.host)?;
             Ok(view)
         });
@@ -236,7 +260,7 @@ mod tests {
 
     use super::*;
     use crate::drivers::clock::SystemClock;
-    use crate::model::{BrokerId, Candidate, LocalProcess, NfsClientId, PeerSaw, ProbeOutcome};
+    use crate::model::{Candidate, LocalProcess, NfsClientId, PeerSaw, ProbeOutcome};
 
     fn view(host: &str) -> PeerView {
         let lasting = Duration::from_millis(2_500);
@@ -249,6 +273,7 @@ mod tests {
             carries: BTreeSet::from([BrokerId(2)]),
             limit: 1,
             unfit: Some("the ledger has not been read lately".to_owned()),
+            not_ready: [(BrokerId(1), "fence of kafka-1".to_owned())].into(),
         };
         PeerView {
             host: host.into(),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 #![allow(clippy::missing_panics_doc, reason = "they panic when the contract is broken")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ const SILENT_WITHIN: Duration = Duration::from_secs(30);
 /// ledger that is empty at first. Needs a runtime of several threads.
 pub async fn contract(make: impl Fn() -> Arc<dyn Ledger>) {
     an_empty_ledger_has_no_epochs(&*make()).await;
+    the_newest_epochs_are_told_at_once(&*make(), &*make()).await;
     a_claim_is_seen_by_others(&*make(), &*make()).await;
     one_of_many_claimants_wins(&make).await;
     an_open_epoch_is_not_succeeded(&*make(), &*make()).await;
@@ -103,6 +104,22 @@ pub async fn append(
     let written: Vec<Entry> = records.iter().map(|record| record.entry.clone()).collect();
     assert_eq!(written, entries);
     Ok(records.into_iter().map(|record| record.seq).collect())
+}
+
+/// By another process than the one that writes. Brokers of their own, of which one never has an epoch.
+async fn the_newest_epochs_are_told_at_once(writer: &dyn Ledger, reader: &dyn Ledger) {
+    const FIRST: i32 = 7001;
+    let brokers: BTreeSet<BrokerId> = (FIRST..FIRST + 250).map(BrokerId).collect();
+    let mut expected: BTreeMap<_, _> = brokers.iter().map(|broker| (*broker, Epoch::default())).collect();
+    let told = reader.newest_epochs(&brokers).await.unwrap();
+    assert_eq!(told, expected);
+    for (broker, epoch) in [(FIRST, 1), (FIRST + 1, 1), (FIRST, 2), (FIRST + 249, 1), (FIRST, 3)] {
+        writer.claim(&claim(broker, epoch, "h1")).await.unwrap();
+        expected.insert(BrokerId(broker), Epoch(epoch));
+        assert_eq!(reader.newest_epochs(&brokers).await.unwrap(), expected, "a claim is seen");
+        append(writer, (broker, epoch, "h1"), &[started(0), ended()]).await.unwrap();
+        assert_eq!(reader.newest_epochs(&brokers).await.unwrap(), expected);
+    }
 }
 
 async fn newest(ledger: &dyn Ledger, broker: i32) -> EpochJournal {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::drivers::certificate::CertificateFile;
 use crate::ports::Ledger;
 
 /// Where owners, epochs and takeovers are recorded. Every host of a cluster names the same place.
@@ -35,6 +36,16 @@ impl LedgerConfig {
             Self::File(config) => config.dir.display().to_string(),
             Self::Etcd(config) => format!("etcd {}, prefix {}", config.endpoints.join(", "), config.prefix),
             Self::Kafka(config) => format!("topic {}", config.topic),
+        }
+    }
+
+    /// The files with certificates that it needs; those in the properties of a Kafka client are not among
+    /// them.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<CertificateFile> {
+        match self {
+            Self::Etcd(config) => config.tls.iter().flat_map(etcd::EtcdTls::certificates).collect(),
+            Self::File(_) | Self::Kafka(_) => Vec::new(),
         }
     }
 

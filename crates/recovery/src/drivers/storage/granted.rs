@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::drivers::fence::ontap_export::OntapGrant;
-use crate::model::Epoch;
-use crate::ports::{HeldLock, Note, StepError, Storage};
+use crate::model::{Epoch, Grace, HeldLock};
+use crate::ports::{Note, StepError, Storage};
 
 /// Lets this host in before it attaches, and takes it out again after it released.
 pub(super) struct Granted {
@@ -43,6 +43,10 @@ impl Storage for Granted {
 
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
         self.inner.locks().await
+    }
+
+    async fn grace(&self) -> Option<Grace> {
+        self.grant.grace().await
     }
 
     /// Only what is held is looked for at ONTAP: with `ontap_export` as the fence nothing is.
@@ -188,12 +192,12 @@ mod tests {
         assert_eq!(owners(&site.fake), (0, 0));
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();
-        assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 3 + 6 + 1));
+        assert_eq!((owners(&site.fake), site.fake.requests().len()), ((0, 2), 4 + 6 + 2 + 4));
         // Again, as after a crash; and the old owner's fence stays proven, and is not lifted over the new
         // one.
         site.fake.forget_requests();
         site.storage.attach(Epoch(3)).await.unwrap();
-        assert_eq!(site.fake.requests().len(), 3);
+        assert_eq!(site.fake.requests().len(), 4);
         let _ = site.fence.prove(&host(), Epoch(3)).await.unwrap();
         assert!(site.fence.lift(&host()).await.unwrap().text.contains("kafka01: 10.0.0.102 (epoch 3)"));
         assert_eq!(owners(&site.fake), (0, 2));
@@ -237,6 +241,149 @@ mod tests {
             site.storage.break_locks().await.unwrap().text.starts_with("0 locks"),
             "nothing is left to break"
         );
+    }
+
+    #[tokio::test]
+    async fn what_is_not_where_it_belongs_is_told_with_the_grace_period() {
+        let site = site().await;
+        assert_eq!(site.storage.grace().await, None);
+        let of = |name: &'static str| [("name", name)];
+        site.fake.world(|world| {
+            world.update(
+                Table::NfsServices,
+                &[],
+                serde_json::json!({ "protocol": { "v4_grace_seconds": 60 } }),
+            );
+            world.update(Table::Nodes, &of("node-01"), serde_json::json!({ "state": "taken_over" }));
+            let away = serde_json::json!({ "node": { "name": "node-02" } });
+            world.update(Table::Aggregates, &of("aggr1"), away);
+            world.lif("svm1", "lif2", [10, 0, 0, 51].into(), "node-02");
+            world.update(Table::Interfaces, &of("lif2"), serde_json::json!({ "state": "down" }));
+            let away = serde_json::json!({ "location": { "node": { "name": "node-02" }, "is_home": false } });
+            world.update(Table::Interfaces, &of("lif1"), away);
+        });
+        let grace = site.storage.grace().await.unwrap();
+        assert_eq!(grace.at_most, Some(std::time::Duration::from_secs(60)));
+        for words in [
+            "node node-01 is taken_over",
+            "aggregate aggr1 is on node-02 and belongs to node-01",
+            "interface lif1 is on node-02 and belongs to node-01",
+            "interface lif2 is down, and keeps the locks of its clients until it is up; and",
+        ] {
+            assert!(grace.why.contains(words), "{grace}");
+        }
+        // It grants no new lock after the move, and nothing is said of when the interface comes up.
+        let said = grace.to_string();
+        assert!(
+            said.ends_with(
+                "(since when it does not tell): for 1 min after such a move it grants no new lock"
+            )
+        );
+        // An account of an SVM sees its interfaces and nothing else, and a system that is silent says
+        // nothing.
+        site.fake.world(|world| world.deny("admin", "/api/cluster/nodes"));
+        site.fake.world(|world| world.deny("admin", "/api/storage/aggregates"));
+        assert!(site.storage.grace().await.unwrap().why.contains("lif1 is on node-02"));
+        site.fake.inject(Fault::status(503));
+        assert_eq!(site.storage.grace().await, None);
+    }
+
+    /// After a giveback everything is where it belongs: only who looked before knows that it moved.
+    #[tokio::test]
+    async fn what_moved_back_is_told_where_it_was_seen() {
+        let site = site().await;
+        let url = site.fake.url();
+        let client = site.storage.grant.client().await;
+        let look = async || crate::drivers::ontap_moves::places(&client, "svm1", &["kafka01"]).await.unwrap();
+        let at = |node: &str, home: bool| {
+            let place = serde_json::json!({ "location": { "node": { "name": node }, "is_home": home } });
+            site.fake.world(|world| world.update(Table::Interfaces, &[("name", "lif1")], place));
+        };
+        at("node-02", false);
+        let before = look().await;
+        at("node-01", true);
+        assert_eq!(site.storage.grace().await, None, "nobody has seen it");
+        let keep =
+            |svm: &str, after, now: &_| crate::drivers::ontap_moves::keep((&url, svm), &before, now, after);
+        let now = look().await;
+        keep("svm2", tokio::time::Instant::now(), &now);
+        let long_ago = tokio::time::Instant::now().checked_sub(std::time::Duration::from_secs(56));
+        keep("svm1", long_ago.unwrap(), &now);
+        assert_eq!(site.storage.grace().await, None, "another SVM's, or over");
+        let lately = tokio::time::Instant::now().checked_sub(std::time::Duration::from_secs(20));
+        keep("svm1", lately.unwrap(), &now);
+        let grace = site.storage.grace().await.unwrap();
+        let words = "ONTAP showed that interface lif1 went from node-02 to node-01 (20.";
+        assert!(grace.why.starts_with(words) && grace.why.ends_with(" s ago at most)"), "{grace}");
+        assert_eq!(grace.at_most, Some(std::time::Duration::from_secs(45)));
+    }
+
+    /// An interface that is down keeps its locks for as long as it is; no grace period ends that.
+    #[tokio::test]
+    async fn an_interface_that_is_down_is_no_move() {
+        let site = site().await;
+        let down = serde_json::json!({ "state": "down" });
+        site.fake.world(|world| world.update(Table::Interfaces, &[("name", "lif1")], down));
+        let grace = site.storage.grace().await.unwrap();
+        assert_eq!(grace.at_most, None);
+        let words =
+            "ONTAP shows that interface lif1 is down, and keeps the locks of its clients until it is up";
+        assert_eq!(grace.to_string(), words);
+    }
+
+    /// What serves other volumes, or nobody, may be wherever it is.
+    #[tokio::test]
+    async fn what_does_not_serve_the_volumes_is_not_told() {
+        let site = site().await;
+        site.fake.world(|world| {
+            world.ha_pair("node-03", "node-04");
+            world.aggregate("aggr9", "node-03");
+            let away = serde_json::json!({ "node": { "name": "node-04" } });
+            world.update(Table::Aggregates, &[("name", "aggr9")], away);
+            let taken_over = serde_json::json!({ "state": "taken_over" });
+            world.update(Table::Nodes, &[("name", "node-03")], taken_over);
+            // One of another service, and one that was switched off.
+            for (name, change) in [
+                ("mgmt", serde_json::json!({ "services": ["management_https"], "state": "down" })),
+                ("off", serde_json::json!({ "enabled": false, "state": "down" })),
+            ] {
+                world.lif("svm1", name, [10, 0, 0, 60].into(), "node-02");
+                world.update(Table::Interfaces, &[("name", name)], change);
+            }
+        });
+        assert_eq!(site.storage.grace().await, None);
+    }
+
+    /// The wide flush has every client of the SVM asked for anew: a takeover orders it if it must, and says
+    /// so; a check never does.
+    #[tokio::test]
+    async fn only_a_takeover_flushes_what_is_remembered_of_others() {
+        let site = site().await;
+        let commands = "/api/private/cli/vserver/export-policy";
+        let unknown =
+            serde_json::json!({ "error": { "code": "262179", "message": "not a recognized command" } });
+        site.fake.inject(Fault::says(400, unknown).on("POST", &format!("{commands}/access-cache/flush")));
+        let is_wide = |path: &str| path.starts_with(&format!("{commands}/cache/flush"));
+        let wide = || site.fake.requests().iter().filter(|request| is_wide(&request.path)).count();
+        let error = site.fence.check(&host()).await.unwrap_err().to_string();
+        assert!(error.contains("a check does not flush all of the SVM"), "{error}");
+        assert_eq!(wide(), 0);
+        let note = site.fence.fence(&host(), Epoch(3)).await.unwrap();
+        assert!(wide() > 0 && note.details["access_cache"].contains("node-01 (all of svm1)"), "{note:?}");
+    }
+
+    /// Whoever is let in by the policy of a clone may write to that as well.
+    #[tokio::test]
+    async fn nobody_is_let_in_by_a_policy_that_a_clone_has_too() {
+        let site = site().await;
+        site.fake.world(|world| world.volume("svm1", "clone_of_kafka01", "kafka01"));
+        site.fence.fence(&host(), Epoch(3)).await.unwrap();
+        let _ = site.fence.prove(&host(), Epoch(3)).await.unwrap();
+        for error in [site.storage.attach(Epoch(3)).await, site.storage.check().await] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("kafka01 is that of clone_of_kafka01 too"), "{error}");
+        }
+        assert_eq!(owners(&site.fake), (0, 0));
     }
 
     #[tokio::test]

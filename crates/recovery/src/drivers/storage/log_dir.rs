@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::mountinfo::{Mount, Mounts};
 use crate::drivers::off_path::{OffPathError, off_path};
+use crate::kafka::meta_properties::FILE_NAME;
 use crate::ports::BoxError;
 
 /// What is wrong with a log dir.
@@ -54,6 +55,14 @@ pub(super) async fn look(dir: &Path, limit: Duration) -> Result<Mount, LogDirErr
     // Read after the look, which may have made an automounter mount it.
     let mounts = Mounts::read().map_err(LogDirError::Mountinfo)?;
     mounts.covering(&real).cloned().ok_or_else(|| LogDirError::NoMount { dir: dir.to_owned() })
+}
+
+/// Whether a broker's log dir was ever formatted. One that may not be looked into is left to whoever may.
+pub(super) async fn has_meta(dir: &Path, limit: Duration) -> Result<bool, LogDirError> {
+    let path = dir.join(FILE_NAME);
+    let found = off_path(&format!("looking at {}", path.display()), limit, move || fs::metadata(path)).await;
+    let found = found.map_err(|e| LogDirError::Unreadable { dir: dir.to_owned(), source: e.into() })?;
+    Ok(!found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
 }
 
 /// What is wrong with the log dirs as they are configured, as `key: what is wrong`.

@@ -5,6 +5,7 @@ pub mod nfs;
 pub mod nfs_client;
 pub mod probe;
 pub mod snapshot;
+mod snapshotted;
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
@@ -22,8 +23,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::granted::Granted;
-use self::snapshot::Snapshotted;
-use crate::drivers::fence::OntapGrantConfig;
+use self::snapshotted::Snapshotted;
+use crate::drivers::certificate::CertificateFile;
+use crate::drivers::fence::{OntapConfig, OntapGrantConfig};
 use crate::drivers::health_signal::ontap_clients::Watched;
 use crate::model::{BrokerId, Locks};
 use crate::ports::Storage;
@@ -130,11 +132,7 @@ impl StorageConfig {
     /// Where the volumes of `broker` are, if its grant says so, or else its snapshots.
     #[must_use]
     pub fn watched(&self, broker: BrokerId) -> Option<Watched> {
-        let snapshot = match self {
-            Self::Mounted(config) => config.snapshot.as_deref(),
-            Self::Nfs(config) => config.snapshot.as_deref(),
-        };
-        let (ontap, svm, volumes) = match (self.grant(), snapshot) {
+        let (ontap, svm, volumes) = match (self.grant(), self.snapshot()) {
             (Some(grant), _) => (grant.ontap.clone(), grant.svm.clone(), grant.volumes.clone()),
             (None, Some(own)) => (own.ontap.clone()?, own.svm.clone()?, own.volumes.clone()?),
             (None, None) => return None,
@@ -142,10 +140,25 @@ impl StorageConfig {
         Some(Watched { broker, ontap, svm, volumes })
     }
 
+    /// The files with certificates that its grant and its snapshots need.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<CertificateFile> {
+        let snapshot = self.snapshot().and_then(|snapshot| snapshot.ontap.as_ref());
+        let systems = self.grant().map(|grant| &grant.ontap).into_iter().chain(snapshot);
+        systems.flat_map(OntapConfig::certificates).collect()
+    }
+
     /// The addresses by which this host mounts the volumes, as its grant has them.
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.grant().map(|grant| grant.addresses.clone()).unwrap_or_default()
+    }
+
+    fn snapshot(&self) -> Option<&SnapshotConfig> {
+        match self {
+            Self::Mounted(config) => config.snapshot.as_deref(),
+            Self::Nfs(config) => config.snapshot.as_deref(),
+        }
     }
 
     /// By what this host is let in, if it has to be.

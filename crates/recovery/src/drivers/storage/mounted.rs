@@ -8,14 +8,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::lock_wait;
-use super::log_dir::{self, look};
+use super::log_dir::{self, has_meta, look};
 use super::mountinfo::{Mount, same_source};
 use super::nfs::objections;
 use super::probe::Prober;
 use super::snapshot::SnapshotConfig;
 use crate::drivers::fence::OntapGrantConfig;
-use crate::model::Epoch;
-use crate::ports::{HeldLock, Note, StepError, Storage};
+use crate::kafka::meta_properties::FILE_NAME as META;
+use crate::model::{Epoch, HeldLock};
+use crate::ports::{Note, StepError, Storage};
 
 const DRIVER: &str = "mounted";
 
@@ -113,8 +114,9 @@ impl Mounted {
         let found = mount.words();
         if self.config.require_mount && mount.point == Path::new("/") {
             return Some(format!(
-                "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage; if it really \
-                 belongs there, set require_mount = false"
+                "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage. A plain \
+                 directory, as on a test host, is mounted on itself by `mount --bind {dir} {dir}`; or set \
+                 require_mount = false"
             ));
         }
         let unlike = |expected: &&String| !same_source(expected, &mount.source);
@@ -163,7 +165,21 @@ impl Storage for Mounted {
     }
 
     async fn check(&self) -> Result<Note, StepError> {
-        self.verify("use the log dirs").await
+        let purpose = "use the log dirs";
+        let note = self.verify(purpose).await?;
+        for dir in &self.log_dirs {
+            // No takeover puts there what is not there now.
+            if !has_meta(dir, self.config.timeout).await.map_err(|e| step_error(DRIVER, purpose, e))? {
+                let why = format!(
+                    "{} has no {META}: it is not the formatted log dir of a broker. Mount the right storage, and do \
+                     not \
+                     format it",
+                    dir.display()
+                );
+                return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
+            }
+        }
+        Ok(note)
     }
 
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
@@ -262,6 +278,11 @@ mod tests {
         let shared = root.path().join("shared");
         std::fs::create_dir(&shared).unwrap();
         must(&format!("mount --bind {} {}", shared.display(), dir.display()));
+        assert!(mounted("", &dir).attach(EPOCH).await.is_ok());
+        // A takeover would fail once it has fenced.
+        let text = mounted("", &dir).check().await.unwrap_err().to_string();
+        assert!(text.contains("has no meta.properties"), "{text}");
+        std::fs::write(shared.join(META), "").unwrap();
         assert!(mounted("", &dir).check().await.is_ok());
         must(&format!("umount {}", dir.display()));
     }

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use ontap_client::{Client, NewSnapshot, Snapshot, SnapshotState, Volume, VolumeState, VolumeStyle};
@@ -16,11 +14,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::granted::both;
 use crate::drivers::fence::ontap_export::Login;
 use crate::drivers::fence::{OntapConfig, OntapGrantConfig};
 use crate::model::{BrokerId, Epoch, human};
-use crate::ports::{HeldLock, Note, StepError, Storage, chain};
+use crate::ports::{Note, StepError, chain};
 
 const DRIVER: &str = "ontap_snapshot";
 
@@ -170,8 +167,8 @@ impl Display for Attempt {
 }
 
 /// What came of taking them.
-struct Taken {
-    note: Note,
+pub(super) struct Taken {
+    pub(super) note: Note,
     held: Vec<Held>,
     /// The way to ONTAP, if there is one.
     client: Option<Client>,
@@ -226,7 +223,7 @@ fn surplus<'a>(
 
 impl Snapshots {
     /// Ensures that every volume has the snapshot of this epoch.
-    async fn take(&self, epoch: Epoch) -> Result<Taken, StepError> {
+    pub(super) async fn take(&self, epoch: Epoch) -> Result<Taken, StepError> {
         let begun = Instant::now();
         let until = begun + self.timeout;
         let name = name(self.broker, epoch);
@@ -300,7 +297,7 @@ impl Snapshots {
     }
 
     /// Deletes what is older than is to be kept, on volumes that hold the present one.
-    async fn prune(&self, taken: &Taken, present: Epoch) -> Note {
+    pub(super) async fn prune(&self, taken: &Taken, present: Epoch) -> Note {
         let Some(client) = &taken.client else { return Note::default() };
         let until = Instant::now() + self.timeout.min(PRUNE_LIMIT);
         let all = taken.held.iter().map(|held| self.prune_one(client, &held.volume, present, until));
@@ -352,7 +349,7 @@ impl Snapshots {
     }
 
     /// Whether they could be taken, as far as reading shows.
-    async fn check(&self) -> Result<Note, StepError> {
+    pub(super) async fn check(&self) -> Result<Note, StepError> {
         let looks = async {
             let client = match self.login.client(self.timeout).await {
                 Ok(client) => client,
@@ -446,55 +443,6 @@ fn told(name: &str, held: &[Held], missing: &[String], took: Duration) -> Note {
 
 fn refused(action: String, why: String) -> StepError {
     StepError::Refused { driver: DRIVER, action, why }
-}
-
-/// Storage of which a snapshot is taken before this host is let in to it.
-pub(super) struct Snapshotted {
-    pub(super) snapshots: Snapshots,
-    pub(super) inner: Arc<dyn Storage>,
-}
-
-#[async_trait]
-impl Storage for Snapshotted {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    /// Old ones are deleted beside the rest of the step, which does not depend on it.
-    async fn attach(&self, epoch: Epoch) -> Result<Note, StepError> {
-        let taken = self.snapshots.take(epoch).await?;
-        let (attached, pruned) = tokio::join!(self.inner.attach(epoch), self.snapshots.prune(&taken, epoch));
-        let mut note = both(taken.note, attached?);
-        note.text.push_str(&pruned.text);
-        note.details.extend(pruned.details);
-        note.details.retain(|_, value| !value.is_empty());
-        Ok(note)
-    }
-
-    async fn release(&self) -> Result<Note, StepError> {
-        self.inner.release().await
-    }
-
-    async fn withdraw(&self) -> Result<Note, StepError> {
-        self.inner.withdraw().await
-    }
-
-    async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
-        self.inner.locks().await
-    }
-
-    async fn break_locks(&self) -> Result<Note, StepError> {
-        self.inner.break_locks().await
-    }
-
-    async fn check(&self) -> Result<Note, StepError> {
-        let (snapshots, inner) = tokio::join!(self.snapshots.check(), self.inner.check());
-        Ok(both(inner?, snapshots?))
-    }
-
-    async fn unlinks(&self) -> Result<Note, StepError> {
-        self.inner.unlinks().await
-    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeLogDirsRequest};
 use kafka_protocol::protocol::{Request, StrBytes};
 
 use super::{Connection, WireError};
+use crate::model::BrokerId;
 
-/// `DescribeConfigs`: a topic's.
+/// `DescribeConfigs`: a topic's, and a broker's.
 const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
 const SEGMENT_BYTES: &str = "segment.bytes";
 
 /// One replica on a broker.
@@ -49,6 +52,26 @@ impl Connection {
             })
         });
         Ok(replicas.collect())
+    }
+
+    /// Whether the broker that is asked is `broker`: one refuses to describe the configuration of another.
+    /// `None` if it does not tell, because this client may not ask for it.
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub async fn is_broker(&mut self, broker: BrokerId, limit: Duration) -> Result<Option<bool>, WireError> {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(BROKER)
+            .with_resource_name(StrBytes::from_string(broker.to_string()))
+            .with_configuration_keys(Some(vec![StrBytes::from_static_str("node.id")]));
+        let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+        let said = self.request(&request, limit).await?;
+        let code = said.results.first().map(|result| result.error_code);
+        Ok(match code {
+            Some(0) => Some(true),
+            Some(code) if code == ResponseError::InvalidRequest.code() => Some(false),
+            _ => None,
+        })
     }
 
     /// `segment.bytes` of each of `topics`, where the broker tells it.

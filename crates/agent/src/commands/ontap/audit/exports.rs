@@ -38,8 +38,13 @@ pub(super) fn exports(notes: &mut Notes, svm: &str, broker: &Guarded, facts: &Fa
         }
     };
     for name in names {
-        let rules = policy(policies, name).map(|policy| &policy.rules[..]).unwrap_or_default();
-        owners.extend(rule(notes, svm, name, rules));
+        match policy(policies, name).map(|policy| &policy.rules) {
+            Some(Err(why)) => {
+                notes.not_said(Check::ExportRule, &format!("whom export policy {name} lets in: {why}"));
+            }
+            Some(Ok(rules)) => owners.extend(rule(notes, svm, name, rules)),
+            None => owners.extend(rule(notes, svm, name, &[])),
+        }
     }
     owners
 }

@@ -119,9 +119,12 @@ fn root_export(notes: &mut Notes, svm: &str, facts: &Facts) {
     else {
         return notes.not_said(Check::RootExport, &format!("which volume is the root of {svm}"));
     };
-    let rules = policies.iter().find(|found| found.name == policy).map(|found| found.rules.len());
-    match rules {
-        Some(0) | None => {
+    let rules = policies.iter().find(|found| found.name == policy);
+    match rules.map(|found| found.rules.as_ref().map(Vec::len)) {
+        Some(Err(why)) => {
+            notes.not_said(Check::RootExport, &format!("whom export policy {policy} lets in: {why}"));
+        }
+        Some(Ok(0)) | None => {
             let remedy = format!(
                 "vserver export-policy rule create -vserver {svm} -policyname {policy} -clientmatch 0.0.0.0/0 -protocol \
                  nfs4 -rorule sys -rwrule never -superuser none (or name your hosts' subnet: reading is enough)"
@@ -132,7 +135,7 @@ fn root_export(notes: &mut Notes, svm: &str, facts: &Facts) {
             );
             notes.warn(Check::RootExport, found, remedy);
         }
-        Some(rules) => {
+        Some(Ok(rules)) => {
             let found = format!("export policy {policy} of the root volume {} has {rules} rules", root.name);
             notes.pass(Check::RootExport, found);
         }

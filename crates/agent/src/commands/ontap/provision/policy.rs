@@ -61,7 +61,15 @@ pub(super) fn plan_policy(
         return draft.conflict(&what, says, remedy);
     }
     let (policy, clients) = (policy.clone(), broker.owners.clone());
-    match found.map(|found| &found.rules[..]) {
+    let rules = match found.map(|found| found.rules.as_deref()).transpose() {
+        Ok(rules) => rules,
+        Err(why) => {
+            let remedy =
+                format!("see them: vserver export-policy rule show -vserver {svm} -policyname {policy}");
+            return draft.conflict(&what, format!("its rules cannot be read: {why}"), remedy);
+        }
+    };
+    match rules {
         None => {
             let says = format!("with one rule, for {} (NFSv4, Unix credentials)", owners());
             draft.create(&what, says, Act::CreatePolicy { policy, clients });

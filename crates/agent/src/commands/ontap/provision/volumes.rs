@@ -133,7 +133,8 @@ fn policy(draft: &mut Draft, wanted: &Wanted, broker: &WantedBroker, volume: &Vo
         let says = format!("it is {has}, which {} have too", strangers.join(", "));
         return draft.conflict(&what, says, by_hand);
     }
-    let rules = seen.policies.iter().find(|found| found.name == has).map(|found| &found.rules[..]);
+    let rules = seen.policies.iter().find(|found| found.name == has);
+    let rules = rules.and_then(|found| found.rules.as_deref().ok());
     // ONTAP's own `default` has no rules from the beginning.
     if rules.is_some_and(|rules| lets_nobody_in(rules) && !(has == "default" && rules.is_empty())) {
         let says =

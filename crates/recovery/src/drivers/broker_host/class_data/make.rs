@@ -45,7 +45,7 @@ const OLDEST_JAVA: u32 = 13;
 pub(super) fn make(dir: &Path, recipe: &Recipe, launch: &str, stop: Stop<'_>) -> Result<Made, Problem> {
     let begun = Instant::now();
     refuse_own_choice(recipe)?;
-    let scratch = Scratch::new(dir, recipe.user.as_ref())?;
+    let scratch = Scratch::new(dir, recipe)?;
     let mut run = Run::begin(&scratch, recipe)?;
     let kafka = run.pass_the_gate(stop)?;
     let java = kafka.version().unwrap_or_else(|| "of unknown version".to_owned());
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
                     // One that does not wait has no gate, and so no archive either; it is told below why.
                     Purpose::Scratch if paused || self.scratch.serves() => return Ok(java.clone()),
                     Purpose::Version if paused => self.open_gate()?,
-                    Purpose::Other if paused => stuck = java.words.join(" "),
+                    Purpose::Other if paused => stuck = self.scratch.hide(&java.words.join(" ")),
                     _ => {}
                 }
             }
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
             "{} starts Kafka with more than the configuration it is given (`{}`), so what it would write to is not known; \
              it was ended before it began. Set class_data = \"off\" in [broker_host]",
             self.from,
-            last_words(&shown.join(" "))
+            last_words(&self.scratch.hide(&shown.join(" ")))
         ))
     }
 

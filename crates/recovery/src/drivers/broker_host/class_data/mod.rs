@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use ontap_client::Secrets;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -39,6 +40,7 @@ use super::user::User;
 use super::{BrokerHostConfig, process};
 use crate::drivers::host_lock;
 use crate::drivers::off_path::off_path;
+use crate::drivers::secrets::{in_settings, in_words};
 use crate::model::BrokerId;
 use crate::ports::StepError;
 pub(super) use environment::{VARIABLE, with_archive};
@@ -134,6 +136,13 @@ impl Recipe {
     fn arguments(&self, properties: &str) -> Vec<String> {
         self.command.iter().map(|word| word.replace(PROPERTIES, properties)).collect()
     }
+
+    /// What Kafka is told of secrets.
+    fn secrets(&self) -> Secrets {
+        let environment = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let words = self.command.iter().map(String::as_str);
+        Secrets::of(in_settings(environment).into_iter().chain(in_words(words)))
+    }
 }
 
 /// Where the archive is kept, and for which way of starting Kafka.
@@ -190,6 +199,14 @@ impl Shelf {
         }
     }
 
+    /// The Java that Kafka's command was seen to start, when the archive was made. Looks at files.
+    pub(super) fn java(&self) -> Option<PathBuf> {
+        let record = Record::read(&self.dir).ok().filter(|record| record.launch == self.launch)?;
+        let (way, led_to) = record.found;
+        // Where that leads elsewhere now, nobody has seen what is started.
+        fs::canonicalize(way).is_ok_and(|leads_to| leads_to == led_to).then_some(led_to)
+    }
+
     /// As [`Self::look`], and reads all of the archive.
     fn look_closely(&self) -> Look {
         let look = self.look();
@@ -212,10 +229,17 @@ impl Shelf {
             Ok(Look::Fits { archive, .. }) => {
                 AtStart { says: format!("used: {}", archive.display()), archive: Some(archive) }
             }
-            Ok(Look::None { why } | Look::Unwanted { why }) => none(why),
-            Err(error) => none(error.to_string()),
+            Ok(Look::Unwanted { why }) => none(why),
+            Ok(Look::None { why }) => none(missed(why)),
+            Err(error) => none(missed(error.to_string())),
         }
     }
+}
+
+/// An archive that was wanted and is not used is told in the log as well.
+fn missed(why: String) -> String {
+    tracing::warn!(why, "Kafka is started without a class-data archive, and so slower");
+    why
 }
 
 /// What Kafka is started by, in a few letters. Environments may hold secrets, so they are not kept as they

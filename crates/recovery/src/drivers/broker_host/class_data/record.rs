@@ -50,12 +50,17 @@ pub(super) struct Record {
     pub(super) jars: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
-/// A file's length and time of change in seconds and nanoseconds; `None` for one that is not there.
+/// A file's length and time of change in seconds and nanoseconds; `None` for one that is not there. Of a
+/// directory Java wants to know whether it is empty, and no more: 0 if it is.
 pub(super) type Stamp = Option<(u64, i64, i64)>;
 
 /// The stamp of a file as it is now.
 pub(super) fn stamp(path: &Path) -> Stamp {
-    let of = |file: Metadata| (if file.is_dir() { 0 } else { file.len() }, file.mtime(), file.mtime_nsec());
+    let filled = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let of = |file: Metadata| match file.is_dir() {
+        true => (u64::from(filled()), 0, 0),
+        false => (file.len(), file.mtime(), file.mtime_nsec()),
+    };
     fs::metadata(path).ok().map(of)
 }
 
@@ -176,9 +181,11 @@ impl Record {
         }
     }
 
-    /// Takes in a class path, as Java has it: jars, directories, and `dir/*` for all jars of a directory.
+    /// Takes in a class path, as Java has it: jars, directories, and `dir/*` for all jars of a directory. An
+    /// empty entry is the working directory to Java's loader, and nothing to its archive (HotSpot passes it
+    /// over).
     pub(super) fn take_in(&mut self, class_path: &str, working_dir: &Path) {
-        for entry in class_path.split(':') {
+        for entry in class_path.split(':').filter(|entry| !entry.is_empty()) {
             let entry = working_dir.join(entry);
             let all = entry.file_name().is_some_and(|name| name == "*");
             let Some(parent) = entry.parent().map(Path::to_owned) else { continue };
@@ -288,6 +295,31 @@ mod tests {
             },
             "java now",
         );
+    }
+
+    #[test]
+    fn what_changes_in_the_working_directory_is_nothing_to_a_class_path_with_an_empty_entry() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for dir in ["libs", "conf", "state"] {
+            fs::create_dir(at(dir)).unwrap();
+        }
+        for file in ["libs/a.jar", "java", "state/kafka-1.jsa"] {
+            fs::write(at(file), "").unwrap();
+        }
+        let java = at("java").canonicalize().unwrap();
+        let mut record = Record::new("launch".into(), "17".into(), (at("java"), java));
+        record.archive = "kafka-1.jsa".into();
+        record.take_in(&format!(":{0}/libs/a.jar:{0}/conf:", root.path().display()), root.path());
+        let fits = || record.fits(&at("state"), "launch");
+        fits().unwrap();
+        fs::create_dir(at("made-later")).unwrap();
+        fs::File::open(root.path()).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        fs::File::open(at("conf")).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        fits().unwrap();
+        // A directory must stay as empty as it was: Java takes no archive otherwise.
+        fs::write(at("conf/A.class"), "").unwrap();
+        assert!(fits().unwrap_err().contains("conf was changed"));
     }
 
     #[test]

@@ -12,8 +12,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ontap_client::Secrets;
+
 use super::super::problem::Problem;
 use super::super::user::User;
+use super::Recipe;
 
 /// How long the scratch Kafka may take for one answer; it has the lowest priority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -21,17 +24,22 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// `ApiVersions`, version 0, of a client without a name: what every Kafka answers, whoever asks.
 const API_VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0, 0];
 
+/// How much of its output is read. A start and a stop of Kafka say some hundred KiB.
+const SAID_BYTES: u64 = 4 << 20;
+
 /// The directory, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Scratch {
     dir: PathBuf,
     listener: SocketAddr,
+    /// What Kafka is told of secrets.
+    secrets: Secrets,
 }
 
 impl Scratch {
-    /// Makes it in `place`, for `user`. One that an earlier run left is removed first: the caller holds the
-    /// lock.
-    pub(super) fn new(place: &Path, user: Option<&User>) -> Result<Self, Problem> {
+    /// Makes it in `place`, for a Kafka that is started by `recipe`. One that an earlier run left is removed
+    /// first: the caller holds the lock.
+    pub(super) fn new(place: &Path, recipe: &Recipe) -> Result<Self, Problem> {
         let dir = place.join("scratch");
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -44,8 +52,9 @@ impl Scratch {
         let ports = listen().and_then(|broker| Ok([broker, listen()?]));
         let ports = ports.map_err(Problem::io("finding free ports on the loopback"))?;
         let [(broker, _), (controller, _)] = &ports;
-        let scratch = Self { dir, listener: *broker };
-        scratch.fill(*controller, user).map_err(Problem::io(format!("filling {}", scratch.dir.display())))?;
+        let scratch = Self { dir, listener: *broker, secrets: recipe.secrets() };
+        let filled = scratch.fill(*controller, recipe.user.as_ref());
+        filled.map_err(Problem::io(format!("filling {}", scratch.dir.display())))?;
         Ok(scratch)
     }
 
@@ -104,9 +113,17 @@ impl Scratch {
         ask().is_ok()
     }
 
-    /// All that Kafka and Java have said.
+    /// What Kafka and Java have said, without secrets: of much of it, the begin.
     pub(super) fn said(&self) -> String {
-        fs::read(self.output()).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default()
+        let mut said = Vec::new();
+        // What cannot be read says nothing.
+        let _ = fs::File::open(self.output()).and_then(|file| file.take(SAID_BYTES).read_to_end(&mut said));
+        self.hide(&String::from_utf8_lossy(&said))
+    }
+
+    /// The text without the secrets that Kafka is told.
+    pub(super) fn hide(&self, text: &str) -> String {
+        self.secrets.redact(text)
     }
 }
 
@@ -135,11 +152,25 @@ mod tests {
 
     use super::*;
 
+    fn recipe(user: Option<User>) -> Recipe {
+        let environment = [("KAFKA_OPTS", "-Djavax.net.ssl.keyStorePassword=hunter2")];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Recipe { command: Vec::new(), environment, user, from: "a test".to_owned() }
+    }
+
+    #[test]
+    fn what_kafka_repeats_of_its_secrets_is_hidden() {
+        let root = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(root.path(), &recipe(None)).unwrap();
+        fs::write(scratch.output(), "Unrecognized option: -Djavax.net.ssl.keyStorePassword=hunter2").unwrap();
+        assert_eq!(scratch.said(), "Unrecognized option: -Djavax.net.ssl.keyStorePassword=***");
+    }
+
     #[test]
     fn it_is_alone_on_the_loopback_and_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("scratch/log/left-by-a-crash")).unwrap();
-        let scratch = Scratch::new(root.path(), None).unwrap();
+        let scratch = Scratch::new(root.path(), &recipe(None)).unwrap();
         let text = fs::read_to_string(scratch.properties()).unwrap();
         let addresses =
             text.lines().filter(|line| line.contains("://")).flat_map(|line| line.split("://").skip(1));
@@ -161,7 +192,7 @@ mod tests {
         }
         let root = tempfile::tempdir().unwrap();
         let nobody = User::look_up("nobody").unwrap();
-        let scratch = Scratch::new(root.path(), Some(&nobody)).unwrap();
+        let scratch = Scratch::new(root.path(), &recipe(Some(nobody))).unwrap();
         let owner = |path: &Path| fs::metadata(path).unwrap().uid();
         assert_eq!(owner(&scratch.properties()), 0);
         for path in [scratch.log_files(), root.path().join("scratch/log/meta.properties")] {

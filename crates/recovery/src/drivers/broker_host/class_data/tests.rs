@@ -95,6 +95,17 @@ impl Bed {
         }
     }
 
+    fn driver(&self) -> Process {
+        let identity = BrokerIdentity {
+            id: BROKER,
+            listener: "10.0.0.1:9092".parse().unwrap(),
+            log_dirs: vec![self.root.path().join("log")],
+            properties: BTreeMap::new(),
+        };
+        let state_dir = self.root.path().join("state");
+        Process::new(self.config(), "standby".into(), state_dir, vec![identity]).unwrap()
+    }
+
     fn class_data(&self) -> ClassData {
         BrokerHostConfig::Process(self.config()).class_data(&self.root.path().join("state"), vec![BROKER])
     }
@@ -162,16 +173,19 @@ async fn an_archive_is_made_by_what_starts_kafka_and_fits_until_something_change
 }
 
 #[tokio::test]
+async fn check_names_the_java_that_the_command_starts() {
+    let bed = bed();
+    bed.made().await.unwrap();
+    let java = bed.root.path().join("jdk/bin/java").canonicalize().unwrap();
+    let looks = bed.driver().check(BROKER).await;
+    let expected = format!("Kafka's command starts {}", java.display());
+    assert!(looks.iter().flatten().any(|note| note.text == expected), "{looks:?}");
+}
+
+#[tokio::test]
 async fn a_start_uses_what_fits_and_says_so() {
     let bed = bed();
-    let identity = BrokerIdentity {
-        id: BROKER,
-        listener: "10.0.0.1:9092".parse().unwrap(),
-        log_dirs: vec![bed.root.path().join("log")],
-        properties: BTreeMap::new(),
-    };
-    let driver =
-        Process::new(bed.config(), "standby".into(), bed.root.path().join("state"), vec![identity]).unwrap();
+    let driver = bed.driver();
     let proof = Proof { host: "kafka-1".into(), by: "fence_agent".into(), note: Note::new("off") };
     let start = async |epoch: u64| {
         driver.render(BROKER, Epoch(epoch)).await.unwrap();

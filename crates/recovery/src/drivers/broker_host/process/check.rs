@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::problem::Problem;
 use super::super::user::as_user;
-use super::super::{BROKER, check};
+use super::super::{BROKER, advertise, check};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
 use super::{Inner, ProcessConfig};
 use crate::model::BrokerId;
@@ -43,12 +43,13 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
 type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 
 /// Every look, with what it is about: "could not …".
-pub(super) const CHECKS: [(&str, Check); 6] = [
+pub(super) const CHECKS: [(&str, Check); 7] = [
     ("find the Kafka command", command),
     ("find Java for the Kafka", java),
     (check::TEMPLATE, |inner, broker| check::template(&inner.common, broker)),
     (check::LOG_DIRS, |inner, broker| check::log_dirs(&inner.common, broker)),
     (check::STATE_DIR, |inner, broker| check::state_dir(&inner.common, broker)),
+    (advertise::ADVERTISED, |inner, broker| advertise::look(&inner.common, broker)),
     (check::RIGHT, |inner, broker| check::right(&inner.common, broker)),
 ];
 
@@ -63,11 +64,14 @@ fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
     )))
 }
 
-/// `kafka-run-class.sh` takes Java from `JAVA_HOME`, else from `PATH`.
+/// What was seen of the command counts; else `kafka-run-class.sh` takes Java from `JAVA_HOME`, or from `PATH`.
 fn java(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
     let program = inner.launch.command.first().map(PathBuf::from).unwrap_or_default();
     if program.file_name().is_some_and(|name| name == "java") {
         return Ok(Note::new("Kafka's command is Java itself"));
+    }
+    if let Some(java) = inner.shelf.java() {
+        return Ok(Note::new(format!("Kafka's command starts {}", java.display())));
     }
     let environment = inner.launch.environment(inner.common.user.as_ref());
     let variable = |name: &str| environment.get(std::ffi::OsStr::new(name)).cloned().unwrap_or_default();
@@ -80,7 +84,12 @@ fn java(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
         }
     })?;
     match java {
-        Some(java) => Ok(Note::new(format!("Java is {}", java.display()))),
+        Some(java) => Ok(Note::new(format!(
+            "Java is {} by {}, if {} does not choose another one",
+            java.display(),
+            if home.is_empty() { "PATH" } else { "JAVA_HOME" },
+            program.display()
+        ))),
         None if home.is_empty() => Err(Problem::Refused(
             "there is no `java` in PATH: install a JRE, or set JAVA_HOME in [broker_host.environment]".into(),
         )),

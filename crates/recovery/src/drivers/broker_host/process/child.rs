@@ -207,8 +207,12 @@ impl Inner {
             return Ok("this host was rebooted since Kafka was started".to_owned());
         }
         let status = self.reap(broker, id)?.unwrap_or_else(|| "ended with an unknown status".to_owned());
-        let lines = site.last_lines(record.output_from)?;
         let path = site.output();
+        // Words that cannot be told from secrets are left in the file.
+        let Ok(secrets) = self.common.secrets(broker) else {
+            return Ok(format!("pid {} {status}; see {}", id.pid, path.display()));
+        };
+        let lines = secrets.redact(&site.last_lines(record.output_from)?);
         Ok(if lines.is_empty() {
             format!("pid {} {status}, without any output", id.pid)
         } else {

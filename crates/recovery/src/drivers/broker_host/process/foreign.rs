@@ -6,6 +6,8 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ontap_client::Secrets;
+
 use super::super::BROKER;
 use super::super::problem::Problem;
 use super::super::proc::{self, Holder, ProcessId};
@@ -13,6 +15,7 @@ use super::super::site::Site;
 use super::super::verify;
 use super::{DRIVER, Inner};
 use crate::drivers::command::{self, CommandError, ending, last_words};
+use crate::drivers::secrets::in_words;
 use crate::model::BrokerId;
 use crate::ports::{BoxError, Note, StepError};
 
@@ -106,7 +109,8 @@ pub(super) async fn run(
             }
         })?;
     if !ended.status.success() {
-        let said = last_words(&format!("{}\n{}", ended.stdout, ended.stderr));
+        let secrets = Secrets::of(in_words(arguments.iter().map(String::as_str)));
+        let said = last_words(&secrets.redact(&format!("{}\n{}", ended.stdout, ended.stderr)));
         let ending = ending(ended.status);
         return Err(refused(format!("broker_host.stop_command, {program}, ended with {ending}: {said}")));
     }

@@ -27,7 +27,7 @@ use super::class_data::{AtStart, ClassDataUse, Recipe, Shelf};
 use super::common::{Common, Section};
 use super::end_fenced::end_fenced;
 use super::problem::{Problem, off_path_error};
-use super::proc::ProcessId;
+use super::proc::{self, ProcessId};
 use super::user::User;
 use crate::drivers::off_path::off_path;
 use crate::model::{BrokerId, Epoch, HostName};
@@ -44,10 +44,10 @@ pub struct ProcessConfig {
     /// the rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
     pub command: Vec<String>,
     /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute
-    /// path, and its arguments, such as `["/usr/bin/systemctl", "stop", "kafka.service"]`. `{broker}` stands
-    /// for the broker's id; with several brokers an argument must have it. It is run when a person moves the
-    /// broker away by `understudy switchover`; without it such a move is refused. Give the unit time
-    /// (`TimeoutStopSec=`): systemd kills what takes longer.
+    /// path, and its arguments, such as `["/usr/local/sbin/stop-kafka", "{broker}"]`. `{broker}` stands for
+    /// the broker's id; with several brokers an argument must have it. It is run when a person moves the
+    /// broker away by `understudy switchover`; without it such a move is refused. Not for a unit of systemd:
+    /// with one, use `driver = "systemd"`.
     #[serde(default)]
     pub stop_command: Vec<String>,
     /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
@@ -103,7 +103,6 @@ impl ProcessConfig {
 /// Runs brokers on this host as processes.
 pub struct Process {
     inner: Arc<Inner>,
-    shelf: Shelf,
     stop_command: Vec<String>,
     timeout: Duration,
 }
@@ -112,6 +111,7 @@ pub struct Process {
 struct Inner {
     common: Common,
     launch: Launch,
+    shelf: Shelf,
     /// Exit status of the last Kafka of each broker, where we were its parent.
     ended: Mutex<BTreeMap<BrokerId, (ProcessId, String)>>,
     /// Who has the right of a broker and was not started by this agent, as it was seen last.
@@ -139,8 +139,8 @@ impl Process {
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         let shelf = config.shelf(&common.state_dir);
         let launch = Launch { command: config.command, environment: config.environment };
-        let inner = Inner { common, launch, ended: Mutex::default(), strangers: Mutex::default() };
-        Ok(Self { inner: Arc::new(inner), shelf, stop_command: config.stop_command, timeout: config.timeout })
+        let inner = Inner { common, launch, shelf, ended: Mutex::default(), strangers: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
@@ -179,7 +179,7 @@ impl BrokerHost for Process {
         let action = format!("start Kafka as broker {broker}");
         let proofs = proofs.to_vec();
         // Now, and not when the configuration was rendered: what Java is started with must fit now.
-        let AtStart { archive, says } = self.shelf.at_start().await;
+        let AtStart { archive, says } = self.inner.shelf.at_start().await;
         let start = move |inner: &Inner| inner.start(broker, epoch, &proofs, archive.as_deref());
         Ok(self.run(action, self.timeout, start).await?.with("class_data", says))
     }
@@ -187,6 +187,10 @@ impl BrokerHost for Process {
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError> {
         let action = format!("look at the process of broker {broker}");
         self.run(action, self.timeout, move |inner| inner.state(broker)).await
+    }
+
+    async fn bytes_read(&self, _broker: BrokerId, pid: i32) -> Option<u64> {
+        off_path("what Kafka has read", self.timeout, move || proc::bytes_read(pid)).await.ok().flatten()
     }
 
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {

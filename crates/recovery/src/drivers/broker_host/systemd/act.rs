@@ -85,7 +85,7 @@ impl Systemd {
         let _lock = self.may_start(broker, epoch, proofs).await?;
         let mut until = Instant::now() + self.start_timeout;
         let mut asked: Option<Unit> = None;
-        let mut class_data = "none: it was started before".to_owned();
+        let mut class_data = "not known: it was started before".to_owned();
         loop {
             let seen = self.settled(&unit, until).await?;
             if let Sight::Running(pid) = seen.sight(true) {
@@ -357,7 +357,10 @@ impl Systemd {
         let arguments = ["--no-pager", "--quiet", "--output=cat", "--lines", JOURNAL_LINES, &invocation];
         let journal = command::run(Path::new("journalctl"), &arguments, b"", JOURNAL_WITHIN).await;
         let lines = journal.ok().filter(|ended| ended.status.success()).map(|ended| ended.stdout);
-        let lines = telling(&lines.unwrap_or_default());
+        // Words that cannot be told from secrets are left in the journal.
+        let secrets = self.files("reading the template", self.timeout, move |all| all.secrets(broker)).await;
+        let lines = secrets.map(|secrets| secrets.redact(&telling(&lines.unwrap_or_default())));
+        let lines = lines.unwrap_or_default();
         let text = match lines.trim_end() {
             "" => format!("{ending}; see `journalctl -u {}`", seen.name),
             lines => format!("{ending}; the end of its journal:\n{lines}"),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::check as shared;
 use super::super::common::Common;
 use super::super::problem::Problem;
+use super::super::{advertise, check as shared};
 use super::unit::{Unit, asks_guard, becomes_kafka};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
 use crate::model::BrokerId;
@@ -82,10 +82,11 @@ impl Systemd {
                 results.push(Err(problem.into_step(DRIVER, &format!("look at the unit of broker {broker}"))));
             }
         }
-        let looks: [(&str, Look); 4] = [
+        let looks: [(&str, Look); 5] = [
             (shared::TEMPLATE, shared::template),
             (shared::LOG_DIRS, shared::log_dirs),
             (shared::STATE_DIR, shared::state_dir),
+            (advertise::ADVERTISED, advertise::look),
             (shared::RIGHT, shared::right),
         ];
         for (action, look) in looks {

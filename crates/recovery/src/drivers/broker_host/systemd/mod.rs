@@ -27,7 +27,7 @@ use serde::Deserialize;
 use super::class_data::{ClassDataUse, Shelf};
 use super::common::{Common, Section};
 use super::problem::Problem;
-use super::{BROKER, BrokerIdentity};
+use super::{BROKER, BrokerIdentity, proc};
 use crate::drivers::off_path::{OffPathError, off_path};
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
@@ -189,6 +189,10 @@ impl BrokerHost for Systemd {
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError> {
         let action = format!("look at the unit of broker {broker}");
         self.state_of_unit(broker).await.map_err(|problem| problem.into_step(DRIVER, &action))
+    }
+
+    async fn bytes_read(&self, _broker: BrokerId, pid: i32) -> Option<u64> {
+        off_path("what Kafka has read", self.timeout, move || proc::bytes_read(pid)).await.ok().flatten()
     }
 
     async fn stop(&self, broker: BrokerId, limit: Duration) -> Result<Note, StepError> {

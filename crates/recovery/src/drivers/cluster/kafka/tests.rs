@@ -1,6 +1,10 @@
 use std::sync::Arc;
 
 use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use kafka_protocol::messages::describe_configs_response::DescribeConfigsResult;
+use kafka_protocol::messages::describe_log_dirs_response::{
+    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
 use kafka_protocol::messages::describe_quorum_response::{PartitionData, TopicData};
 use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_protocol::messages::list_offsets_response::{
@@ -10,11 +14,14 @@ use kafka_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use kafka_protocol::messages::{
-    ApiKey, BrokerId as Node, DescribeClusterResponse, DescribeQuorumResponse, ElectLeadersRequest,
-    ElectLeadersResponse, ListOffsetsRequest, ListOffsetsResponse, MetadataResponse, TopicName,
-    UnregisterBrokerRequest, UnregisterBrokerResponse,
+    ApiKey, BrokerId as Node, DescribeClusterResponse, DescribeConfigsRequest, DescribeConfigsResponse,
+    DescribeLogDirsResponse, DescribeQuorumResponse, ElectLeadersRequest, ElectLeadersResponse,
+    ListOffsetsRequest, ListOffsetsResponse, MetadataResponse, TopicName, UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+
+mod advertised;
 
 use super::*;
 use crate::kafka::wire::fake::{Call, Fake, Listening, Reply};
@@ -34,6 +41,12 @@ struct Shared {
     batches: Vec<usize>,
     /// So many times a broker says that it serves nothing yet.
     not_yet: usize,
+    /// Nobody may describe a broker's configuration.
+    may_not_describe: bool,
+    /// The bytes that a broker has of each partition.
+    bytes: BTreeMap<i32, Vec<i64>>,
+    /// No controller leads, so that brokers cannot pass a question on.
+    no_quorum: bool,
 }
 
 type World = Arc<Mutex<Shared>>;
@@ -110,7 +123,7 @@ fn latest(world: &mut Shared, asked: &ListOffsetsRequest) -> ListOffsetsResponse
     ListOffsetsResponse::default().with_topics(topics.collect())
 }
 
-fn broker_says(world: &World, call: &Call) -> Option<Reply> {
+fn broker_says(world: &World, own: i32, call: &Call) -> Option<Reply> {
     let mut world = world.lock().unwrap();
     match call.key {
         ApiKey::Metadata => Some(call.say(&metadata_of(&world))),
@@ -120,6 +133,29 @@ fn broker_says(world: &World, call: &Call) -> Option<Reply> {
             };
             let brokers = world.brokers.iter().map(|(id, (_, fenced))| broker(id, *fenced));
             Some(call.say(&DescribeClusterResponse::default().with_brokers(brokers.collect())))
+        }
+        ApiKey::DescribeConfigs => {
+            let asked: DescribeConfigsRequest = call.read();
+            let refused = if asked.resources[0].resource_name.as_str() == own.to_string() { 0 } else { 42 };
+            let code = if world.may_not_describe { 31 } else { refused };
+            let result = DescribeConfigsResult::default().with_error_code(code);
+            Some(call.say(&DescribeConfigsResponse::default().with_results(vec![result])))
+        }
+        ApiKey::DescribeLogDirs => {
+            let bytes = world.bytes.get(&own).cloned().unwrap_or_default().into_iter().zip(0..);
+            let partition = |(bytes, index)| {
+                let partition = DescribeLogDirsPartition::default().with_partition_index(index);
+                partition.with_partition_size(bytes)
+            };
+            let topic = DescribeLogDirsTopic::default().with_name(TopicName(text("orders")));
+            let topic = topic.with_partitions(bytes.map(partition).collect());
+            let dir = DescribeLogDirsResult::default().with_topics(vec![topic]);
+            Some(call.say(&DescribeLogDirsResponse::default().with_results(vec![dir])))
+        }
+        ApiKey::DescribeQuorum if world.no_quorum => Some(Reply::Close),
+        ApiKey::DescribeQuorum => {
+            let topic = TopicData::default().with_partitions(vec![PartitionData::default()]);
+            Some(call.say(&DescribeQuorumResponse::default().with_topics(vec![topic])))
         }
         ApiKey::ElectLeaders => Some(call.say(&elect(&mut world, &call.read()))),
         ApiKey::ListOffsets => Some(call.say(&latest(&mut world, &call.read()))),
@@ -163,7 +199,7 @@ impl Bed {
         for id in [2, 3] {
             let (listening, shared) = (Listening::bind().await, world.clone());
             world.lock().unwrap().brokers.insert(id, (Some(listening.at.clone()), false));
-            brokers.push(listening.serve(move |call| broker_says(&shared, call)));
+            brokers.push(listening.serve(move |call| broker_says(&shared, id, call)));
         }
         for id in [101, 102] {
             let shared = world.clone();
@@ -231,6 +267,39 @@ async fn standing_is_told_by_another_broker() {
     assert_eq!(alive.via, BrokerId(3));
     assert!(alive.answers);
     assert_eq!(cluster.partitions().await.unwrap().partitions.len(), 4);
+}
+
+#[tokio::test]
+async fn what_a_broker_lacks_is_counted_beside_its_leaders() {
+    let bed = Bed::new().await;
+    // In sync; out of sync with 2, then with 3 as leader; out of sync without a leader.
+    bed.world().partitions = vec![
+        (2, vec![2, 3], vec![2, 3]),
+        (2, vec![2, 3], vec![2]),
+        (2, vec![2, 3], vec![2]),
+        (-1, vec![2, 3], vec![2]),
+    ];
+    bed.world().bytes = BTreeMap::from([(2, vec![900, 500, 70, 9]), (3, vec![100, 400, 80, 0])]);
+    let cluster = bed.cluster();
+    assert_eq!(cluster.behind(BrokerId(3)).await.unwrap(), 100);
+    assert_eq!(cluster.behind(BrokerId(2)).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_quorum_is_one_that_answers_here_or_through_a_broker() {
+    let bed = Bed::new().await;
+    let controller = |n: usize, id: i32| format!("{id}@{}", bed.controllers[n].at);
+    for (controllers, through_a_broker, led) in [
+        (vec![controller(0, 101), controller(1, 102)], false, true),
+        (vec![controller(0, 101)], true, true),
+        (vec![controller(0, 101)], false, false),
+        (Vec::new(), true, true),
+        (Vec::new(), false, false),
+    ] {
+        bed.world().no_quorum = !through_a_broker;
+        let found = bed.cluster_with(&controllers, None).quorum().await;
+        assert_eq!(found.is_ok(), led, "{controllers:?}, {through_a_broker}: {found:?}");
+    }
 }
 
 #[tokio::test]

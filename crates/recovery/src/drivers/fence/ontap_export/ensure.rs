@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use futures_util::future::join_all;
-use ontap_client::{Client, LockQuery};
+use ontap_client::Client;
 
-use super::survey::{Export, Look, list};
-use super::witness::Flush;
+use super::flush::Flush;
+use super::survey::{Export, Look, Survey, list};
 use super::{OntapExport, ProofLevel, Purpose, marks};
-use crate::model::{Epoch, HostName, human};
+use crate::model::{Epoch, HostName};
 use crate::ports::{Note, StepError};
 
 /// How often locks are broken again that have come back.
@@ -22,11 +22,12 @@ const RULE_ROUNDS: usize = 3;
 impl OntapExport {
     /// What is configured at ONTAP, if the host can be fenced by it. Nothing is changed before that is known
     /// of all volumes.
-    pub(super) async fn survey(&self, client: &Client, purpose: &Purpose) -> Result<Vec<Export>, StepError> {
-        let look = Look::at(client, &self.svm).await.map_err(|error| purpose.failed(error))?;
+    pub(super) async fn survey(&self, client: &Client, purpose: &Purpose) -> Result<Survey, StepError> {
+        let volumes: Vec<&str> = self.volumes.iter().map(String::as_str).collect();
+        let look = Look::at(client, &self.svm, &volumes).await.map_err(|error| purpose.failed(error))?;
         let exports = look.survey(self).map_err(|all| purpose.refused(all.join("; ")))?;
         let shared: Vec<String> = exports.iter().filter_map(|e| e.shared_with(&self.addresses)).collect();
-        if shared.is_empty() { Ok(exports) } else { Err(purpose.refused(shared.join("; "))) }
+        if shared.is_empty() { Ok(look.with(exports)) } else { Err(purpose.refused(shared.join("; "))) }
     }
 
     /// Takes the host out of every rule, then breaks its locks.
@@ -37,9 +38,13 @@ impl OntapExport {
         epoch: Epoch,
         purpose: &Purpose,
     ) -> Result<Note, StepError> {
+        if self.level >= ProofLevel::Flushed {
+            let survey = self.survey(client, purpose).await?;
+            self.look_before(client, &survey).await;
+        }
         let (exports, emptied) = self.empty_rules(client, epoch, purpose).await?;
         // Before the locks: who is still let in from a cache would take them again.
-        let flush = Flush::order(client, &self.svm).await;
+        let flush = Flush::everywhere(client, &self.svm, &exports.iter().collect::<Vec<_>>()).await;
         let broken = self.break_locks(client, purpose).await?;
         let text = format!(
             "{host} ({}) was taken out of {} of {} export rules, and {broken} locks of it were broken",
@@ -65,7 +70,7 @@ impl OntapExport {
     ) -> Result<(Vec<Export>, usize), StepError> {
         let mut rounds = 1;
         loop {
-            let exports = self.survey(client, purpose).await?;
+            let exports = self.survey(client, purpose).await?.exports;
             let open: Vec<&Export> = exports.iter().filter(|export| export.admits(&self.addresses)).collect();
             let emptied = open.len();
             match self.set_clients(client, &open, |_| marks::of(epoch).to_vec(), purpose).await {
@@ -83,13 +88,13 @@ impl OntapExport {
         host: &HostName,
         purpose: &Purpose,
     ) -> Result<Note, StepError> {
-        let exports = self.survey(client, purpose).await?;
+        let exports = self.survey(client, purpose).await?.exports;
         let (closed, open): (Vec<_>, Vec<_>) = exports.iter().partition(|export| export.clients.is_empty());
         // The epoch stays readable.
         let clients = |export: &Export| self.addresses.iter().chain(&export.marks).copied().collect();
         self.set_clients(client, &closed, clients, purpose).await?;
         // That it was refused is remembered as well; without the flush it is for a while.
-        let flush = if closed.is_empty() { Flush::Not } else { Flush::order(client, &self.svm).await };
+        let flush = Flush::outdated(client, &self.svm, &closed, (&self.addresses, true)).await;
         let left: Vec<String> =
             open.iter().filter(|export| !export.admits(&self.addresses)).map(|e| e.words()).collect();
         let left = if left.is_empty() {
@@ -99,69 +104,6 @@ impl OntapExport {
         };
         let text = format!("{host} is let in again by {} export rules{left}", closed.len());
         Ok(Note::new(text).with("access_cache", flush.words()))
-    }
-
-    /// Whether fencing would work, as far as that can be seen without doing it.
-    pub(super) async fn preview(
-        &self,
-        client: &Client,
-        host: &HostName,
-        purpose: &Purpose,
-    ) -> Result<Note, StepError> {
-        let exports = self.survey(client, purpose).await?;
-        let (locks, clients) = tokio::try_join!(self.locks(client), self.connected(client))
-            .map_err(|error| purpose.failed(error))?;
-        let flush = self.try_flush(client, purpose).await?;
-        let owned: Vec<&Export> = exports.iter().filter(|export| export.admits(&self.addresses)).collect();
-        let mut text = format!(
-            "ONTAP can deny {host} ({}) its volumes: now it is let in to {} of {}",
-            list(&self.addresses),
-            owned.iter().map(|export| export.volumes.len()).sum::<usize>(),
-            self.volumes.len()
-        );
-        if !owned.is_empty() && clients.is_empty() {
-            text.push_str(
-                ". WARNING: no client with these addresses is connected: see that they are those by which it mounts",
-            );
-        }
-        text.push_str(&self.slow_list(client).await);
-        text.push_str(". Not tried: changing rules and breaking locks");
-        let rules: Vec<String> = exports.iter().map(Export::words).collect();
-        Ok(Note::new(text)
-            .with("rules", rules.join("; "))
-            .with("locks", locks.len())
-            .with("connected", clients.len())
-            .with("access_cache", flush.words()))
-    }
-
-    /// It changes nothing but what the nodes remember, and where an account may not, nothing is ever proven.
-    async fn try_flush(&self, client: &Client, purpose: &Purpose) -> Result<Flush, StepError> {
-        if self.level < ProofLevel::Flushed {
-            return Ok(Flush::Not);
-        }
-        match Flush::order(client, &self.svm).await {
-            Flush::Failed { why, .. } => Err(purpose.refused(format!(
-                "the access cache cannot be flushed, so nothing would ever be proven: {why}. Give the account the right \
-                 to `vserver export-policy cache flush`, or choose proof = \"read_back\" if that is enough for you"
-            ))),
-            flush => Ok(flush),
-        }
-    }
-
-    /// A list that is written down seldom shows a client as idle that is not.
-    async fn slow_list(&self, client: &Client) -> String {
-        if self.level < ProofLevel::Idle {
-            return String::new();
-        }
-        match client.nfs_client_settings().await.map(|settings| settings.update) {
-            Ok(Some(update)) if update > self.idle_for => format!(
-                ". WARNING: ONTAP writes down who is connected every {} only: set idle_for to that or more, or what it \
-                 proves is not worth much (`vserver nfs connected-clients` settings)",
-                human(update)
-            ),
-            Ok(Some(_)) => String::new(),
-            Ok(None) | Err(_) => ". How often ONTAP writes down who is connected, it does not say".to_owned(),
-        }
     }
 
     /// Side by side, each in one request and read back.
@@ -192,37 +134,38 @@ impl OntapExport {
         Err(Purpose(action).failed(error))
     }
 
-    /// Breaks the host's locks in the volumes, and nobody else's. Returns how many there were.
+    /// Breaks what may be the host's locks in the volumes, one by one, and nobody else's. Returns how many
+    /// there were.
+    ///
+    /// Where ONTAP does not name the holder, the rules are read once more after the lock was seen: if they
+    /// let somebody in by then, it may be that one's.
     async fn break_locks(&self, client: &Client, purpose: &Purpose) -> Result<usize, StepError> {
-        let mut broken = 0;
-        let mut held = self.locks(client).await.map_err(|error| purpose.failed(error))?;
-        for _ in 0..LOCK_ROUNDS {
+        let mut broken = BTreeSet::new();
+        let mut survey = self.survey(client, purpose).await?;
+        for round in 0..=LOCK_ROUNDS {
+            let held = self.locks(client, &survey).await.map_err(|error| purpose.failed(error))?;
             if held.is_empty() {
-                return Ok(broken);
+                return Ok(broken.len());
             }
-            broken += held.len();
-            let places: BTreeSet<(&str, &str)> = held
+            if round == LOCK_ROUNDS {
+                let why = format!(
+                    "{} of its locks are there still, or again, after {LOCK_ROUNDS} rounds of breaking them: it is \
+                     still let \
+                     in, or they cannot be broken{}",
+                    held.len(),
+                    self.nameless(&held)
+                );
+                return Err(purpose.refused(why));
+            }
+            survey = self.survey(client, purpose).await?;
+            let still = held
                 .iter()
-                .filter_map(|lock| Some((lock.volume.name.as_deref()?, lock.client_address.as_deref()?)))
-                .collect();
-            let acts = places.iter().map(|(volume, address)| {
-                let (volume, client_address) = (Some(*volume), Some(*address));
-                let which = LockQuery { volume, client_address, ..LockQuery::in_svm(&self.svm) };
-                async move { client.break_locks(&which).await }
-            });
-            let done: Result<Vec<u64>, _> = join_all(acts).await.into_iter().collect();
+                .filter(|lock| self.may_break(lock) && survey.may_be_held_by(&self.addresses, lock));
+            let uuids: Vec<&str> = still.map(|lock| lock.uuid.as_str()).collect();
+            let done = client.break_these_locks(&self.svm, &uuids).await;
             done.map_err(|error| purpose.failed(error))?;
-            held = self.locks(client).await.map_err(|error| purpose.failed(error))?;
+            broken.extend(uuids.into_iter().map(str::to_owned));
         }
-        if held.is_empty() {
-            return Ok(broken);
-        }
-        let why = format!(
-            "{} of its locks are there again after {LOCK_ROUNDS} rounds of breaking them: it is still let in, or they \
-             cannot be broken. Flush the access cache (`vserver export-policy cache flush -vserver {} -cache access`)",
-            held.len(),
-            self.svm
-        );
-        Err(purpose.refused(why))
+        Ok(broken.len())
     }
 }

@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use ontap_client::{Client, Lock, LockKind, LockQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::survey::{Export, list};
-use super::witness::Flush;
+use super::flush::Flush;
+use super::survey::{Export, Survey, list};
 use super::{OntapConfig, OntapExport, OntapExportConfig, ProofLevel, Purpose, marks};
-use crate::model::{Epoch, human};
+use crate::drivers::ontap_moves;
+use crate::model::{Epoch, Grace, human};
 use crate::ports::{Note, StepError};
 
 /// Lets this host in to the broker's volumes by ONTAP's export rules, before they are mounted, and takes it
@@ -69,6 +69,9 @@ impl OntapGrantConfig {
 /// Kafka locks this file in every log dir; it is the only lock that it takes.
 const KAFKA_LOCK: &str = ".lock";
 
+/// How long may be asked what has moved: whoever waits for a lock wants to see it freed.
+const GRACE_LIMIT: Duration = Duration::from_secs(2);
+
 /// How often locks are broken again that have come back.
 const LOCK_ROUNDS: usize = 3;
 
@@ -79,9 +82,20 @@ fn is_kafkas(lock: &Lock) -> bool {
 
 /// See [`OntapGrantConfig`].
 #[derive(Debug)]
-pub struct OntapGrant(OntapExport);
+pub struct OntapGrant(pub(super) OntapExport);
 
 impl OntapGrant {
+    /// See [`OntapExport::sparing_others`].
+    #[must_use]
+    pub fn sparing_others(self) -> Self {
+        Self(self.0.sparing_others())
+    }
+
+    #[cfg(test)]
+    pub(crate) async fn client(&self) -> Client {
+        self.0.client(&self.purpose("see")).await.unwrap()
+    }
+
     /// Ensures that this host is let in, alone, and that the epoch can be read.
     ///
     /// # Errors
@@ -112,6 +126,17 @@ impl OntapGrant {
             .await
     }
 
+    /// Whether ONTAP shows that what serves the volumes has moved, so that it may grant no new lock for a
+    /// while.
+    pub async fn grace(&self) -> Option<Grace> {
+        let purpose = self.purpose("see what moved of");
+        let client = self.0.client(&purpose).await.ok()?.within(GRACE_LIMIT);
+        let (svm, volumes) = (&self.0.svm, self.0.volumes.iter().map(String::as_str).collect::<Vec<_>>());
+        let (places, grace) =
+            tokio::join!(ontap_moves::places(&client, svm, &volumes), ontap_moves::grace(&client, svm));
+        places.ok()?.grace((self.0.login.url(), svm), grace)
+    }
+
     /// Ensures that this host is let in no more. Whoever else is let in stays so.
     ///
     /// # Errors
@@ -135,7 +160,7 @@ impl OntapGrant {
         self.0
             .within(&purpose, async {
                 let client = self.0.client(&purpose).await?;
-                let exports = self.0.survey(&client, &purpose).await?;
+                let exports = self.own(&client, &purpose).await?.exports;
                 let rules: Vec<String> = exports.iter().map(Export::words).collect();
                 let text = format!(
                     "ONTAP can let this host in ({}); now: {}",
@@ -147,16 +172,33 @@ impl OntapGrant {
             .await
     }
 
+    /// The exports, if they are those of the broker's volumes alone: whoever is let in to a clone of them by
+    /// the way may write to that as well.
+    async fn own(&self, client: &Client, purpose: &Purpose) -> Result<Survey, StepError> {
+        let survey = self.0.survey(client, purpose).await?;
+        match survey.exports.iter().find(|export| !export.strangers.is_empty()) {
+            None => Ok(survey),
+            Some(Export { policy, strangers, .. }) => Err(purpose.refused(format!(
+                "export policy {policy} is that of {} too: give the broker's volumes a policy of their own, or name \
+                 all of \
+                 the broker's volumes in `volumes`",
+                strangers.join(", ")
+            ))),
+        }
+    }
+
     fn purpose(&self, act: &str) -> Purpose {
         Purpose(format!("{act} {}", self.0.volumes.join(", ")))
     }
 
     /// By their keys, for ONTAP does not always tell whose a lock is.
     async fn break_kafkas(&self, client: &Client, purpose: &Purpose) -> Result<Note, StepError> {
+        let survey = self.0.survey(client, purpose).await?;
+        let volumes: Vec<&str> = self.0.volumes.iter().map(String::as_str).collect();
         let held = async || {
-            let all = client.locks(&LockQuery::in_svm(&self.0.svm)).await;
+            let all = client.locks(&LockQuery { volumes: &volumes, ..LockQuery::in_svm(&self.0.svm) }).await;
             let mut all = all.map_err(|error| purpose.failed(error))?;
-            all.retain(|lock| self.0.may_be_ours(&lock.volume) && is_kafkas(lock));
+            all.retain(|lock| survey.may_be_ours(&lock.volume) && is_kafkas(lock));
             Ok::<_, StepError>(all)
         };
         let mut found = held().await?;
@@ -165,8 +207,8 @@ impl OntapGrant {
             if found.is_empty() {
                 break;
             }
-            let acts = found.iter().map(|lock| client.break_lock(&lock.uuid));
-            try_join_all(acts).await.map_err(|error| purpose.failed(error))?;
+            let uuids: Vec<&str> = found.iter().map(|lock| lock.uuid.as_str()).collect();
+            client.break_these_locks(&self.0.svm, &uuids).await.map_err(|error| purpose.failed(error))?;
             broken.extend(found.into_iter().map(|lock| lock.uuid));
             found = held().await?;
         }
@@ -182,7 +224,7 @@ impl OntapGrant {
 
     async fn put_in(&self, client: &Client, epoch: Epoch, purpose: &Purpose) -> Result<Note, StepError> {
         let (ours, begun) = (&self.0.addresses, Instant::now());
-        let exports = self.0.survey(client, purpose).await?;
+        let exports = self.own(client, purpose).await?.exports;
         let taken: Vec<String> =
             exports.iter().filter(|e| !e.others(ours).is_empty()).map(Export::words).collect();
         if !taken.is_empty() {
@@ -206,14 +248,14 @@ impl OntapGrant {
         let clients = |_: &Export| ours.iter().copied().chain(marks::of(epoch)).collect();
         self.0.set_clients(client, &todo, clients, purpose).await?;
         // That this host was refused may be remembered too; then its mount would be refused for a while.
-        let flush = if todo.is_empty() { Flush::Not } else { Flush::order(client, &self.0.svm).await };
+        let flush = Flush::outdated(client, &self.0.svm, &todo, (ours, true)).await;
         let policies: Vec<&str> = exports.iter().map(|export| export.policy.as_str()).collect();
         let text = format!("{} is let in by {} export rules, alone", list(ours), exports.len());
         Ok(Note::new(text).with("policies", policies.join(", ")).with("access_cache", flush.words()))
     }
 
     async fn take_out(&self, client: &Client, purpose: &Purpose) -> Result<Note, StepError> {
-        let exports = self.0.survey(client, purpose).await?;
+        let exports = self.0.survey(client, purpose).await?.exports;
         let open: Vec<&Export> = exports.iter().filter(|e| e.admits(&self.0.addresses)).collect();
         // A rule wants clients. Without an epoch of a takeover it is that before the first one.
         let left = |export: &Export| match export.marks.is_empty() {
@@ -221,7 +263,7 @@ impl OntapGrant {
             false => export.marks.iter().copied().collect(),
         };
         self.0.set_clients(client, &open, left, purpose).await?;
-        let flush = if open.is_empty() { Flush::Not } else { Flush::order(client, &self.0.svm).await };
+        let flush = Flush::outdated(client, &self.0.svm, &open, (&self.0.addresses, false)).await;
         let text = format!("{} was taken out of {} export rules", list(&self.0.addresses), open.len());
         Ok(Note::new(text).with("access_cache", flush.words()))
     }

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ontap_client::{Auth, Client, Fingerprint, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::drivers::certificate::CertificateFile;
 use crate::drivers::off_path::off_path;
 use crate::ports::BoxError;
 
@@ -23,7 +24,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 pub struct OntapConfig {
     /// The address of its management LIF, such as `https://cluster1-mgmt`; ONTAP 9.12.1 or newer.
     pub url: String,
-    /// The account. It needs the application `http`, and a role as `ontap-client`'s README lists it.
+    /// The account. It needs the application `http`, and a role as `docs/ontap.md` lists it for the fence.
     #[serde(default)]
     pub user: Option<String>,
     /// A file with its password. One newline at its end is not part of it.
@@ -46,6 +47,12 @@ pub struct OntapConfig {
 }
 
 impl OntapConfig {
+    /// The files with certificates.
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
+        let authorities = self.ca.iter().map(|file| CertificateFile::authorities(file));
+        authorities.chain(self.certificate.iter().map(|file| CertificateFile::chain(file)))
+    }
+
     /// A client that uses this account, for commands that read or prepare the storage. Reads the files with
     /// the secrets; connects to nothing yet. `deadline`: how long each of its calls may take.
     ///
@@ -55,6 +62,18 @@ impl OntapConfig {
     pub async fn connect(&self, deadline: Duration) -> Result<Client, BoxError> {
         let login = Login::of(self).map_err(|problems| problems.join("; "))?;
         login.client(deadline).await
+    }
+}
+
+/// Of each file with a secret its length and when it was last written; `None`: that cannot be read. Tells
+/// whether somebody has changed one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Stamp(Vec<Option<(u64, SystemTime)>>);
+
+#[cfg(test)]
+impl Stamp {
+    pub(crate) fn of_size(bytes: u64) -> Self {
+        Self(vec![Some((bytes, SystemTime::UNIX_EPOCH))])
     }
 }
 
@@ -90,8 +109,9 @@ impl Login {
             ("key", &config.key),
         ];
         for (name, file) in files {
-            if let Some(path) = file.as_ref().filter(|path| !path.is_absolute()) {
-                problems.push(format!("ontap.{name}: `{}` is not an absolute path", path.display()));
+            if file.as_ref().is_some_and(|path| !path.is_absolute()) {
+                // Not repeated: somebody may have written the secret itself.
+                problems.push(format!("ontap.{name}: is not an absolute path"));
             }
         }
         let trust = trust(config).map_err(|why| problems.push(why));
@@ -102,11 +122,32 @@ impl Login {
         }
     }
 
+    /// Where ONTAP is, as configured.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Reads the files and makes a client. Connects to nothing yet.
     pub(crate) async fn client(&self, deadline: Duration) -> Result<Client, BoxError> {
         let login = self.clone();
         let what = format!("reading the login for {}", self.url);
         off_path(&what, READ_LIMIT, move || login.load(deadline)).await?
+    }
+
+    /// What the files with the secrets are like now. One that hangs is as one that cannot be read.
+    pub(crate) async fn stamp(&self) -> Stamp {
+        let files = match &self.account {
+            Account::Password { file, .. } => vec![file.clone()],
+            Account::Certificate { chain, key } => vec![chain.clone(), key.clone()],
+        };
+        let count = files.len();
+        let of = |file: &PathBuf| {
+            let found = fs::metadata(file).ok()?;
+            Some((found.len(), found.modified().ok()?))
+        };
+        let what = format!("looking at the secrets for {}", self.url);
+        let stamps = off_path(&what, READ_LIMIT, move || files.iter().map(of).collect()).await;
+        Stamp(stamps.unwrap_or_else(|_| vec![None; count]))
     }
 
     fn load(&self, deadline: Duration) -> Result<Client, BoxError> {

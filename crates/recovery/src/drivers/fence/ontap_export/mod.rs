@@ -7,14 +7,23 @@
 //! have are left in it; they carry the epoch (see `marks.rs`). An epoch counts one broker's owners, and a
 //! host may own several brokers, so what is read there is for people and never compared.
 //!
-//! Each node goes by an access cache, and an entry that is past its time is still used once more while it is
-//! renewed. So no time that passes proves anything about a host that stood still; the cache has to be
-//! flushed.
+//! Each node goes by an access cache of its own, and an entry that is past its time is still used once more
+//! while it is renewed. So no time that passes proves anything about a host that stood still; the caches are
+//! flushed, and what is read back of them is the proof, beside an entry that was seen: "none" is also the
+//! answer of a command that shows this account nothing (see `control.rs`). What is assumed of ONTAP, with
+//! sources, is in `docs/ontap-assumptions.md`.
 
+mod cache;
+mod control;
 mod ensure;
+mod flush;
 mod grant;
 mod login;
 mod marks;
+mod motion;
+mod nodes;
+mod preview;
+mod second;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -23,7 +32,7 @@ mod witness;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,13 +41,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use self::control::Control;
 pub use self::grant::{OntapGrant, OntapGrantConfig};
-pub(crate) use self::login::Login;
 pub use self::login::OntapConfig;
+pub(crate) use self::login::{Login, Stamp};
 pub use self::marks::is_mark;
+pub use self::nodes::{ServingNodes, serving_nodes};
 use self::survey::list;
 pub use self::survey::single_address;
-use self::witness::{Flush, Witness};
+use self::witness::{Silence, Witness};
 use crate::model::{Epoch, HostName, human};
 use crate::ports::{Fence, Note, Proof, StepError};
 
@@ -60,10 +71,12 @@ pub struct OntapExportConfig {
     pub volumes: Vec<String>,
     /// Every address by which this host mounts them. That need not be an address of the broker.
     pub addresses: Vec<IpAddr>,
-    /// What is enough as proof. `read_back`: the rules let the host in no more, and it holds no lock.
-    /// `flushed`: besides, ONTAP has taken an order to flush its access cache after that. `idle`: besides,
-    /// `idle_for` has passed since, in which ONTAP's list of connected clients shows nothing of the host: a
-    /// takeover takes that much longer. Whoever chooses less than `idle` relies on what ONTAP does within.
+    /// What is enough as proof. `read_back`: the rules let the host in no more, and no lock may be its own.
+    /// `flushed`: besides, what every node of ONTAP remembers of the host was read back, and lets it in
+    /// nowhere. `idle`: besides, `idle_for` has passed since, in which ONTAP's list of connected clients
+    /// shows nothing of the host and something of others: a takeover takes that much longer, and ONTAP may
+    /// write that list every 1 to 8 hours only, so that it is never met. With `read_back` a node may let the
+    /// host in for an hour.
     #[serde(default)]
     pub proof: ProofLevel,
     /// See `proof`. Kafka that lives and is let in writes to every log dir within 5 s
@@ -83,10 +96,10 @@ pub struct OntapExportConfig {
 pub enum ProofLevel {
     /// The rules, and no locks.
     ReadBack,
-    /// And a flushed access cache.
+    /// And the access caches.
+    #[default]
     Flushed,
     /// And silence.
-    #[default]
     Idle,
 }
 
@@ -114,9 +127,11 @@ impl OntapExportConfig {
                 addresses: self.addresses.iter().map(IpAddr::to_canonical).collect(),
                 paths: Vec::new(),
                 level: self.proof,
-                flushed: Mutex::default(),
+                silence: Mutex::default(),
+                control: Mutex::default(),
                 idle_for: self.idle_for,
                 timeout: self.timeout,
+                spares_others: false,
             }),
             _ => Err(problems),
         }
@@ -163,10 +178,14 @@ pub struct OntapExport {
     /// Export paths that have to be in these volumes.
     paths: Vec<String>,
     level: ProofLevel,
-    /// The rules as they read when the cache was flushed last. A takeover proves twice, and is silent once.
-    flushed: Mutex<Option<(Vec<survey::Export>, Instant)>>,
+    /// For `idle`.
+    silence: Mutex<Option<Silence>>,
+    /// For `flushed`.
+    control: Mutex<Control>,
     idle_for: Duration,
     timeout: Duration,
+    /// See [`OntapExport::sparing_others`].
+    spares_others: bool,
 }
 
 /// What an act is for, to say so when it fails.
@@ -182,9 +201,26 @@ impl Purpose {
     }
 }
 
+fn unproven(host: &HostName, purpose: &Purpose, what: &str, looked: Duration) -> StepError {
+    purpose.refused(format!(
+        "{what} (looked for {}). Not proven, so nothing may be started: fence {host} in another way, or do what is \
+         missing \
+         by hand and try again",
+        human(looked)
+    ))
+}
+
 impl OntapExport {
+    /// The same, for a trial: where the account may not have one policy's entries flushed, it does not flush
+    /// those of the whole SVM, and so of every client of it, in their place.
+    #[must_use]
+    pub fn sparing_others(self) -> Self {
+        Self { spares_others: true, ..self }
+    }
+
     async fn client(&self, purpose: &Purpose) -> Result<Client, StepError> {
-        self.login.client(self.timeout).await.map_err(|error| purpose.failed(error))
+        let client = self.login.client(self.timeout).await.map_err(|error| purpose.failed(error))?;
+        Ok(if self.spares_others { client.sparing_others() } else { client })
     }
 
     async fn within<T>(
@@ -199,48 +235,58 @@ impl OntapExport {
             .unwrap_or_else(|_| Err(StepError::Unconfirmed { driver: DRIVER, action: action(), limit }))
     }
 
-    /// Reads anew until nothing is missing, or what is missing cannot come by waiting.
-    async fn proof(&self, host: &HostName, purpose: &Purpose) -> Result<Note, StepError> {
+    /// Reads anew until nothing is missing, or what is missing cannot come by waiting. `last`: what was
+    /// missing when it was last looked, for whoever runs out of time.
+    async fn proof(
+        &self,
+        host: &HostName,
+        purpose: &Purpose,
+        last: &Mutex<Option<String>>,
+    ) -> Result<Note, StepError> {
         let begun = Instant::now();
         let client = self.client(purpose).await?;
-        let mut flush = Flush::Not;
         loop {
-            let witness = self.witness(&client, purpose, &mut flush).await?;
+            let mut witness = self.witness(&client, purpose).await?;
             let missing = witness.missing(self.level, self.idle_for);
             if missing.is_empty() {
+                witness.unnamed = self.unnamed(&client, &witness.survey).await;
                 return Ok(self.proven(host, &witness));
             }
             // None: something is missing that no time brings.
             let wait = missing.iter().map(|missing| missing.soonest).collect::<Option<Vec<Duration>>>();
             let wait = wait.and_then(|all| all.into_iter().max()).map(|soonest| soonest.max(LOOK_AGAIN));
+            let what: Vec<&str> = missing.iter().map(|missing| missing.what.as_str()).collect();
+            let what = what.join("; ");
             let Some(wait) = wait.filter(|wait| begun.elapsed() + *wait < self.timeout) else {
-                let what: Vec<&str> = missing.iter().map(|missing| missing.what.as_str()).collect();
-                let why = format!(
-                    "{} (looked for {}). Not proven, so nothing may be started: fence {host} in another way, or do what \
-                     is missing by hand and try again",
-                    what.join("; "),
-                    human(begun.elapsed())
-                );
-                return Err(purpose.refused(why));
+                return Err(unproven(host, purpose, &what, begun.elapsed()));
             };
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
             tokio::time::sleep(wait).await;
         }
     }
 
     fn proven(&self, host: &HostName, witness: &Witness) -> Note {
+        let (closed, open) = witness.survey.closed_and_open();
+        let locks = match (closed.is_empty(), witness.unnamed.is_some()) {
+            (_, false) => "and it holds no lock there".to_owned(),
+            (false, true) => format!("and it holds no lock in {}", list(&closed)),
+            (true, true) => format!("and no lock in {} names it", list(&open)),
+        };
         let text = format!(
-            "no export rule of {} lets {host} ({}) in, and it holds no lock there; {}",
+            "no export rule of {} lets {host} ({}) in, {locks}; access caches: {}",
             self.volumes.join(", "),
             list(&self.addresses),
-            witness.words()
+            witness.cache_words()
         );
-        let rules: Vec<String> = witness.exports.iter().map(survey::Export::words).collect();
+        let rules: Vec<String> = witness.survey.exports.iter().map(survey::Export::words).collect();
         Note::new(text)
             .with("rules", rules.join("; "))
-            .with("locks", "none")
-            .with("access_cache", witness.flush.words())
+            .with("locks", witness.lock_words())
+            .with("access_cache", witness.cache_words())
+            .with("entries_seen", witness.seen_words())
+            .with("check_access", witness.second.words())
             .with("idle", witness.idle_words())
-            .with("not_proven", witness.not_proven(self.idle_for))
+            .with("not_proven", witness.not_proven())
     }
 }
 
@@ -265,7 +311,14 @@ impl Fence for OntapExport {
 
     async fn prove(&self, host: &HostName, _epoch: Epoch) -> Result<Proof, StepError> {
         let purpose = Purpose(format!("prove that {host} is denied its volumes"));
-        let note = self.within(&purpose, self.proof(host, &purpose)).await?;
+        let last = Mutex::default();
+        let note = match self.within(&purpose, self.proof(host, &purpose, &last)).await {
+            Err(late @ StepError::Unconfirmed { .. }) => {
+                let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
+                return Err(last.map_or(late, |what| unproven(host, &purpose, &what, self.timeout)));
+            }
+            note => note?,
+        };
         Ok(Proof { host: host.clone(), by: DRIVER.to_owned(), note })
     }
 

@@ -4,25 +4,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use ontap_client::{Client, ExportRule, NfsService, PolicyRules, VolumeExport};
+use ontap_client::{
+    Client, ExportRule, Lock, NfsService, PolicyRules, Qtree, Reference, Visibility, VolumeExport,
+    is_constituent,
+};
 
 use super::{OntapExport, marks};
 
-/// What was read. Three requests, side by side, however many volumes there are.
+/// What was read. Four requests, side by side, however many volumes there are.
 pub(super) struct Look {
     service: Option<NfsService>,
     volumes: Vec<VolumeExport>,
     policies: Vec<PolicyRules>,
+    qtrees: Visibility<Vec<Qtree>>,
 }
 
 impl Look {
-    pub(super) async fn at(client: &Client, svm: &str) -> ontap_client::Result<Self> {
-        let (service, volumes, policies) = tokio::try_join!(
+    pub(super) async fn at(client: &Client, svm: &str, volumes: &[&str]) -> ontap_client::Result<Self> {
+        let (service, volumes, policies, qtrees) = tokio::try_join!(
             client.nfs_service(svm),
             client.volume_exports(svm),
-            client.export_policy_rules(svm)
+            client.export_policy_rules(svm),
+            client.qtrees(svm, volumes)
         )?;
-        Ok(Self { service, volumes, policies })
+        Ok(Self { service, volumes, policies, qtrees })
+    }
+
+    /// What is known besides of the SVM whose exports these are.
+    pub(super) fn with(&self, exports: Vec<Export>) -> Survey {
+        let names = self.volumes.iter().map(|volume| volume.name.clone()).collect();
+        let listed = |name: &&String| match &self.qtrees {
+            Visibility::Visible(qtrees) => qtrees.iter().any(|qtree| qtree.volume.is_named(name)),
+            Visibility::NotVisible { .. } => true,
+        };
+        let ours = exports.iter().flat_map(|export| &export.volumes);
+        let without_qtrees = ours.filter(|name| !listed(name)).cloned().collect();
+        let mut others = Vec::new();
+        for policy in &self.policies {
+            let rules = policy.rules.iter().flatten();
+            let addresses = rules.flat_map(|rule| &rule.clients).filter_map(|c| single_address(&c.pattern));
+            let clients = addresses.filter(|address| !marks::is_mark(address));
+            others.extend(clients.map(|address| (policy.name.clone(), address)));
+        }
+        Survey { exports, names, without_qtrees, others }
     }
 
     /// Who may reach the volumes, policy by policy; or everything that speaks against fencing by them.
@@ -41,15 +65,8 @@ impl Look {
         }
         let mut exports = Vec::new();
         for (policy, of) in policies {
-            let strangers = self.strangers(policy, volumes);
-            if !strangers.is_empty() {
-                refusals.push(format!(
-                    "export policy {policy} is that of {} too: give the broker's volumes a policy of their own, or \
-                     name all of a broker's volumes in `volumes`",
-                    strangers.join(", ")
-                ));
-            }
-            match self.export(policy, of) {
+            refusals.extend(self.inner_policies(policy, &of));
+            match self.export(policy, of, volumes) {
                 Ok(export) => exports.push(export),
                 Err(why) => refusals.push(why),
             }
@@ -63,7 +80,8 @@ impl Look {
         match service.protocol.v41_features.pnfs_enabled {
             Some(false) => None,
             Some(true) => Some(format!(
-                "pNFS is on in {svm}, and a client that holds a layout might write past the export rules: switch it off \
+                "pNFS is on in {svm}, and a client that holds a layout might write past the export rules: switch it \
+                 off \
                  (`vserver nfs modify -vserver {svm} -v4.1-pnfs disabled`) and mount again"
             )),
             None => Some(format!("ONTAP does not say whether pNFS is off in {svm}")),
@@ -89,22 +107,63 @@ impl Look {
         }
     }
 
-    /// Volumes of the SVM that have this policy and are not ours.
-    fn strangers(&self, policy: &str, ours: &[String]) -> Vec<&str> {
+    /// Volumes of the SVM that have this policy and are not ours, such as a clone that a backup made.
+    fn strangers(&self, policy: &str, ours: &[String]) -> Vec<String> {
         let same = self.volumes.iter().filter(|volume| volume.nas.export_policy.is_named(policy));
-        same.map(|volume| volume.name.as_str()).filter(|name| !ours.iter().any(|our| our == name)).collect()
+        let names = same.map(|volume| volume.name.clone());
+        names.filter(|name| !ours.iter().any(|our| our == name)).collect()
     }
 
-    fn export(&self, policy: &str, volumes: Vec<&str>) -> Result<Export, String> {
+    /// Qtrees in volumes of this policy over which another one decides: the rule says nothing about them.
+    fn inner_policies(&self, policy: &str, volumes: &[&str]) -> Vec<String> {
+        let qtrees = match &self.qtrees {
+            Visibility::Visible(qtrees) => qtrees,
+            Visibility::NotVisible { why } => {
+                return vec![format!(
+                    "whether a qtree of {} has an export policy of its own cannot be seen ({why}): give the account \
+                     the \
+                     right to read /api/storage/qtrees",
+                    volumes.join(", ")
+                )];
+            }
+        };
+        let of = |qtree: &&Qtree| qtree.volume.name.as_deref().is_none_or(|name| volumes.contains(&name));
+        let other = |qtree: &Qtree| {
+            let name = qtree.name.as_deref().unwrap_or("without a name");
+            let Some(volume) = qtree.volume.name.as_deref() else {
+                return Some(format!("ONTAP does not say in which volume the qtree {name} is"));
+            };
+            match qtree.export_policy.name.as_deref() {
+                Some(has) if has == policy => None,
+                Some(has) => Some(format!(
+                    "the qtree {name} of {volume} has the export policy {has} of its own, which the fence does not \
+                     change: \
+                     give it that of the volume, {policy}"
+                )),
+                // That of the volume is told of the volume.
+                None if qtree.is_the_volume() => None,
+                None => {
+                    Some(format!("ONTAP does not say which export policy the qtree {name} of {volume} has"))
+                }
+            }
+        };
+        qtrees.iter().filter(of).filter_map(other).collect()
+    }
+
+    fn export(&self, policy: &str, volumes: Vec<&str>, ours: &[String]) -> Result<Export, String> {
         let Some(found) = self.policies.iter().find(|found| found.name == policy) else {
             return Err(format!("there is no export policy {policy} to be read"));
         };
-        let rule = match found.rules.as_slice() {
+        let rules = found.rules.as_ref();
+        let rules =
+            rules.map_err(|why| format!("the rules of export policy {policy} cannot be read: {why}"))?;
+        let rule = match rules.as_slice() {
             [one] => one,
             // Nobody would be let in; but an answer that leaves the rules out looks the same.
             [] => {
                 return Err(format!(
-                    "export policy {policy} has no rule, or ONTAP does not show it to this account: it must have one, for \
+                    "export policy {policy} has no rule, or ONTAP does not show it to this account: it must have \
+                     one, for \
                      nfs4 and the owner alone"
                 ));
             }
@@ -117,7 +176,8 @@ impl Look {
         };
         let (marks, clients) = clients_of(rule, policy)?.into_iter().partition(marks::is_mark);
         let volumes = volumes.into_iter().map(str::to_owned).collect();
-        Ok(Export { policy: policy.to_owned(), id: found.id, rule: rule.clone(), volumes, clients, marks })
+        let (policy, strangers) = (policy.to_owned(), self.strangers(policy, ours));
+        Ok(Export { policy, id: found.id, rule: rule.clone(), volumes, strangers, clients, marks })
     }
 }
 
@@ -164,6 +224,9 @@ pub(super) struct Export {
     pub(super) rule: ExportRule,
     /// Those of our volumes that have it.
     pub(super) volumes: Vec<String>,
+    /// Other volumes that have it. To deny them with ours is safe, since the rule lets in nobody but the
+    /// host.
+    pub(super) strangers: Vec<String>,
     pub(super) clients: BTreeSet<IpAddr>,
     pub(super) marks: BTreeSet<IpAddr>,
 }
@@ -200,6 +263,72 @@ impl Export {
         let marks: Vec<IpAddr> = self.marks.iter().copied().collect();
         let epoch = marks::epoch(&marks).map(|epoch| format!(" (epoch {epoch})")).unwrap_or_default();
         format!("{}: {who}{epoch}", self.policy)
+    }
+}
+
+/// The exports of our volumes, and what is known besides of the SVM.
+#[derive(Debug, Clone)]
+pub(super) struct Survey {
+    pub(super) exports: Vec<Export>,
+    /// The names of all volumes of the SVM.
+    names: BTreeSet<String>,
+    /// Those of our volumes of which no qtree is listed, not even the volume itself.
+    without_qtrees: Vec<String>,
+    /// Whom the SVM's rules let in: policy and single address.
+    pub(super) others: Vec<(String, IpAddr)>,
+}
+
+impl Survey {
+    /// What was not told of qtrees, which is no reason to refuse: that a volume is listed as its own qtree 0
+    /// is documented of the command line alone.
+    pub(super) fn beyond(&self) -> Option<String> {
+        let what = || {
+            let volumes = list(&self.without_qtrees);
+            format!(
+                "that no qtree of {volumes} has an export policy of its own (ONTAP lists none there at all)"
+            )
+        };
+        (!self.without_qtrees.is_empty()).then(what)
+    }
+
+    /// The export of the volume that ONTAP means: one of ours, or a constituent of one.
+    fn export_of(&self, volume: &str) -> Option<&Export> {
+        let is_own = self.names.contains(volume);
+        let is = |ours: &String| ours == volume || (!is_own && is_constituent(ours, volume));
+        self.exports.iter().find(|export| export.volumes.iter().any(is))
+    }
+
+    /// Whether this is one of our volumes; also where ONTAP does not name it.
+    pub(super) fn may_be_ours(&self, volume: &Reference) -> bool {
+        volume.name.as_deref().is_none_or(|name| self.export_of(name).is_some())
+    }
+
+    /// Whether nobody is let in to the volume.
+    fn is_closed(&self, volume: &Reference) -> bool {
+        match volume.name.as_deref() {
+            Some(name) => self.export_of(name).is_some_and(|export| export.clients.is_empty()),
+            None => true,
+        }
+    }
+
+    /// Whether a lock may be `host`'s. One whose holder ONTAP does not name is, where nobody is let in; where
+    /// another host is, it is that one's.
+    pub(super) fn may_be_held_by(&self, host: &[IpAddr], lock: &Lock) -> bool {
+        match lock.client() {
+            Some(client) => self.may_be_ours(&lock.volume) && host.contains(&client),
+            None => self.is_closed(&lock.volume),
+        }
+    }
+
+    /// Our volumes, those that let nobody in first.
+    pub(super) fn closed_and_open(&self) -> (Vec<&str>, Vec<&str>) {
+        let all = self
+            .exports
+            .iter()
+            .flat_map(|export| export.volumes.iter().map(move |name| (export, name.as_str())));
+        let (closed, open): (Vec<_>, Vec<_>) = all.partition(|(export, _)| export.clients.is_empty());
+        let names = |of: Vec<(_, _)>| of.into_iter().map(|(_, name)| name).collect();
+        (names(closed), names(open))
     }
 }
 

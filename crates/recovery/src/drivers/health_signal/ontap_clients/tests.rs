@@ -201,6 +201,8 @@ async fn a_storage_that_cannot_be_asked_blinds_the_signal_alone() {
         let seen = observe(&board, &[BrokerId(1)].into(), secs(3), now);
         assert_eq!((seen.brokers[&BrokerId(1)].storage.as_ref(), seen.blind.len()), (None, 1));
         site.fake.heal();
+        // A login that was refused is not tried again at once.
+        site.clock.0.fetch_add(600, Ordering::Relaxed);
     }
     site.signal.config.deadline = secs(20);
     let facts = site.look(&VOLUMES).await;
@@ -208,8 +210,38 @@ async fn a_storage_that_cannot_be_asked_blinds_the_signal_alone() {
     // A volume that is not there, or of which nothing is told.
     site.fake.world(|world| world.remove(Table::Volumes, &[("name", "kafka02")]));
     let facts = site.signal.look(&site.clock).await;
-    let [Evidence { fact: Fact::Blind { why }, .. }] = facts.as_slice() else { panic!("{facts:?}") };
-    assert_eq!(why, "svm1: ONTAP shows no counters of kafka02 in svm1");
+    let [.., Evidence { fact: Fact::Blind { why }, .. }] = facts.as_slice() else { panic!("{facts:?}") };
+    assert_eq!(why, "svm1: ONTAP shows no counters of kafka02");
+    let facts: Vec<Fact> = facts.into_iter().map(|evidence| evidence.fact).collect();
+    assert_eq!(
+        (usage(&facts, 1).quiet, usage(&facts, 2).quiet),
+        (Some(secs(0)), None),
+        "the others are seen"
+    );
+}
+
+#[tokio::test]
+async fn counters_without_a_date_are_not_seen_and_blind_no_other_volume() {
+    let mut site = site().await;
+    site.looks(&VOLUMES, 6).await;
+    for _ in 0..20 {
+        site.clock.0.fetch_add(2, Ordering::Relaxed);
+        site.fake.world(|world| {
+            world.update(
+                Table::Volumes,
+                &[("name", "kafka01")],
+                serde_json::json!({ "statistics": { "timestamp": null } }),
+            );
+        });
+        let facts = site.signal.look(&site.clock).await;
+        let facts: Vec<Fact> = facts.into_iter().map(|evidence| evidence.fact).collect();
+        assert_eq!((usage(&facts, 1).quiet, usage(&facts, 1).unwritten), (None, None), "{facts:?}");
+        assert!(
+            matches!(facts.last(), Some(Fact::Blind { why }) if why.ends_with("counters of kafka01")),
+            "{facts:?}"
+        );
+        assert_eq!(stalled(&facts), None);
+    }
 }
 
 #[test]
@@ -227,4 +259,94 @@ fn bad_values_are_told_at_once() {
         problems.iter().filter_map(|text| text.split_once(": ")).map(|(key, _)| key).collect();
     assert_eq!(keys, ["period", "quiet_after", "deadline"]);
     assert!(toml::from_str::<OntapClientsConfig>("").unwrap().problems(secs(3)).is_empty());
+}
+
+/// An interface that has moved is seen within 10 s, and how long ONTAP grants no lock counts down from there.
+#[tokio::test]
+async fn what_moved_is_told_with_what_is_left_of_the_grace_period() {
+    let mut site = site().await;
+    site.fake.world(|world| {
+        world.update(Table::NfsServices, &[], json!({ "protocol": { "v4_grace_seconds": 20 } }));
+        world.ha_pair("node-08", "node-09");
+        world.aggregate("aggr8", "node-08");
+    });
+    let grace = |facts: &[Fact]| (1..=3).map(|id| usage(facts, id).grace).max().flatten();
+    assert_eq!(grace(&site.looks(&VOLUMES, 30).await), None, "nothing has moved since it looks");
+    site.fake.world(|world| {
+        world.update(Table::Nodes, &[("name", "node-08")], json!({ "state": "taken_over" }));
+        world.update(Table::Aggregates, &[("name", "aggr8")], json!({ "node": { "name": "node-09" } }));
+    });
+    assert_eq!(grace(&site.looks(&VOLUMES, 12).await), None, "what moved serves none of the volumes");
+    site.fake.world(|world| {
+        let away = json!({ "location": { "node": { "name": "node-02" }, "is_home": false } });
+        world.update(Table::Interfaces, &[("name", "lif1")], away);
+    });
+    let told = grace(&site.looks(&VOLUMES, 12).await).unwrap();
+    assert!(told > Duration::from_secs(5) && told <= Duration::from_secs(20), "{told:?}");
+    assert_eq!(grace(&site.looks(&VOLUMES, 30).await), None, "it is over, and nothing has moved since");
+}
+
+fn blind(facts: &[Fact]) -> &str {
+    let [Fact::Blind { why }] = facts else { panic!("{facts:?}") };
+    why
+}
+
+/// Many wrong logins might lock the account, and the fence with it.
+#[tokio::test]
+async fn a_refused_login_is_tried_less_and_less_often_and_at_once_with_another_secret() {
+    for refused in [Fault::login_expired(), Fault::denied()] {
+        let mut site = site().await;
+        site.fake.inject(refused);
+        let facts = site.look(&[]).await;
+        assert!(blind(&facts).contains("Tried again in 30.0 s"), "{facts:?}");
+        assert_eq!(site.fake.requests().len(), 1, "one login at a time");
+        for (secs, tries) in [(28, 1), (4, 2), (56, 2), (4, 3), (3600, 10)] {
+            site.looks(&[], secs).await;
+            assert_eq!(site.fake.requests().len(), tries, "after {secs} s more");
+        }
+        // Whatever stands in it: it may be the right one now.
+        std::fs::write(site._password.path(), b"another\n").unwrap();
+        let facts = site.look(&[]).await;
+        assert!(blind(&facts).contains("Tried again in 30.0 s"), "{facts:?}");
+        assert_eq!(site.fake.requests().len(), 11);
+        std::fs::write(site._password.path(), b"secret\n").unwrap();
+        site.fake.heal();
+        site.look(&VOLUMES).await;
+        let facts = site.look(&VOLUMES).await;
+        assert_eq!(usage(&facts, 1).quiet, Some(secs(0)), "{facts:?}");
+    }
+}
+
+/// A password that was changed while the signal is at work: what is sent side by side then is sent once.
+#[tokio::test]
+async fn a_login_that_expires_at_work_is_tried_once_in_thirty_seconds() {
+    let mut site = site().await;
+    site.looks(&VOLUMES, 6).await;
+    site.fake.inject(Fault::login_expired());
+    site.fake.forget_requests();
+    site.look(&VOLUMES).await;
+    let sent = site.fake.requests().len();
+    assert!(sent <= 7, "{sent}");
+    site.looks(&VOLUMES, 26).await;
+    assert_eq!(site.fake.requests().len(), sent);
+    // Anything else keeps its pace.
+    site.fake.heal();
+    site.looks(&VOLUMES, 6).await;
+    site.fake.inject(Fault::denied());
+    site.fake.forget_requests();
+    let facts = site.look(&VOLUMES).await;
+    assert!(!blind(&facts).contains("Tried again in"), "{facts:?}");
+    site.fake.heal();
+    assert_eq!(usage(&site.look(&VOLUMES).await, 1).quiet, Some(secs(0)));
+}
+
+/// The login counts as none before its first answer, whichever of two questions is asked first.
+#[tokio::test]
+async fn nothing_is_asked_beside_a_login_that_has_proven_nothing() {
+    for _ in 0..10 {
+        let mut site = site().await;
+        site.look(&VOLUMES).await;
+        let asked: Vec<String> = site.fake.requests().into_iter().map(|request| request.path).collect();
+        assert_eq!(asked, ["/api/storage/volumes", "/api/protocols/nfs/connected-clients"]);
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ontap_client::Secrets;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,13 +16,23 @@ use tokio::sync::OnceCell;
 
 use super::tls::{self, EtcdTls};
 use super::wire::{
-    Committed, Found, Granted, Header, KeptAlive, KeyValue, Number, Range, Refusal, Status, Token, Txn,
+    AllRead, Committed, Found, Granted, Header, KeptAlive, KeyValue, Number, Range, Reads, Refusal, Status,
+    Token, Txn,
 };
 use crate::drivers::fence::{OptionValue, resolve};
 use crate::ports::BoxError;
 
+/// Keys that are read in one question. etcd refuses more than 128 (`--max-txn-ops`).
+const AT_A_TIME: usize = 100;
+
 /// Keys in one answer, so that a long history does not come as one.
 const PAGE: i64 = 500;
+
+/// No answer is longer: etcd itself sends no more than 2 MiB of one key, and pages are of 500 small ones.
+const LONGEST_ANSWER: usize = 16 << 20;
+
+/// No ledger has as many keys: what goes on beyond it has no end.
+const MOST_KEYS: usize = 1_000_000;
 
 /// gRPC statuses that say for certain that nothing was done: invalid argument, not found, permission denied,
 /// resource exhausted, failed precondition, out of range, unauthenticated. All others leave it open.
@@ -101,6 +112,8 @@ pub(super) struct Gateway {
     tls: Option<EtcdTls>,
     http: OnceCell<reqwest::Client>,
     token: Mutex<Option<SecretString>>,
+    /// What of the login a member could repeat.
+    secrets: Mutex<Secrets>,
     /// The member that answered last, which is asked first.
     preferred: AtomicUsize,
     /// The cluster and the newest revision that this process has seen.
@@ -123,7 +136,8 @@ impl Gateway {
         tls: Option<EtcdTls>,
     ) -> Self {
         let (http, token, seen) = (OnceCell::new(), Mutex::default(), Mutex::default());
-        Self { endpoints, timeout, login, tls, http, token, preferred: AtomicUsize::new(0), seen }
+        let (secrets, preferred) = (Mutex::default(), AtomicUsize::new(0));
+        Self { endpoints, timeout, login, tls, http, token, secrets, preferred, seen }
     }
 
     pub(super) fn endpoints(&self) -> &[String] {
@@ -152,11 +166,32 @@ impl Gateway {
         while page.more
             && let Some(last) = kvs.last()
         {
+            if kvs.len() > MOST_KEYS {
+                let what = format!("etcd has more than {MOST_KEYS} keys of this ledger");
+                return Err(Failure::Setup { what, source: "is it this cluster's ledger?".into() });
+            }
             let next = range.clone().after(&last.key).at(revision).limited(PAGE);
             page = self.range(&next).await?;
             kvs.append(&mut page.kvs);
         }
         Ok(kvs)
+    }
+
+    /// Reads many single keys, [`AT_A_TIME`] in one question; in their order.
+    pub(super) async fn each(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, Failure> {
+        let mut read = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(AT_A_TIME) {
+            let before = lock(&self.seen).clone();
+            // A transaction that only reads may be asked again.
+            let all: AllRead = self.ask("kv/txn", &Reads::of(keys), Kind::Read).await?;
+            self.note(before, &all.header)?;
+            if all.responses.len() != keys.len() {
+                let what = format!("{} of {} keys were read", all.responses.len(), keys.len());
+                return Err(Failure::Setup { what, source: "is it etcd 3.4 or newer?".into() });
+            }
+            read.extend(all.responses.into_iter().map(|one| one.response_range.kvs.into_iter().next()));
+        }
+        Ok(read)
     }
 
     /// Makes the changes if every condition holds. `false`: one did not, and nothing was changed.
@@ -226,7 +261,7 @@ impl Gateway {
         let (endpoint, answer) = answer?;
         serde_json::from_slice(&answer).map_err(|error| Failure::Lost {
             endpoint: endpoint.to_owned(),
-            why: format!("its answer is not understood: {error}; is it etcd 3.4 or newer?"),
+            why: format!("its answer is not understood: {}; is it etcd 3.4 or newer?", self.hide(&error)),
         })
     }
 
@@ -266,11 +301,13 @@ impl Gateway {
         };
         let password = resolve("password", &login.password).await;
         let password = password.map_err(|e| setup("the password for etcd cannot be read")(e.into()))?;
+        *lock(&self.secrets) = Secrets::of([password.expose_secret()]);
         let credentials = Credentials { name: &login.user, password: password.expose_secret() };
         let body = serde_json::to_vec(&credentials).map_err(|e| setup("the login")(e.into()))?;
         let answer = self.post(endpoint, "auth/authenticate", body, Kind::Read, None).await?;
         let token: Token = serde_json::from_slice(&answer)
             .map_err(|_| Miss::Next("its answer to the login is not understood".to_owned()))?;
+        *lock(&self.secrets) = Secrets::of([password.expose_secret(), &token.token]);
         let token = SecretString::from(token.token);
         *lock(&self.token) = Some(token.clone());
         Ok(token)
@@ -304,20 +341,25 @@ impl Gateway {
             Err(error) => return Err(open(said(&error))),
         };
         let status = answer.status();
-        let bytes = answer.bytes().await.map_err(|error| open(said(&error)))?;
+        let bytes = whole(answer).await.map_err(open)?;
         if status.is_success() {
-            return Ok(bytes.to_vec());
+            return Ok(bytes);
         }
         let Ok(refusal) = serde_json::from_slice::<Refusal>(&bytes) else {
             return Err(open(format!(
                 "HTTP status {status}: is this a client address of etcd 3.4 or newer?"
             )));
         };
-        let message = refusal.message;
+        let message = self.hide(&refusal.message);
         if DEFINITE.contains(&refusal.code) {
             return Err(Miss::Final(Failure::Refused { endpoint: endpoint.to_owned(), message }));
         }
         Err(open(format!("{message}{}", advice(&message))))
+    }
+
+    /// What a member said, without what it may have repeated of the login.
+    fn hide(&self, said: &impl ToString) -> String {
+        lock(&self.secrets).redact(&said.to_string())
     }
 
     /// Tokens run out, and every change of a user or role voids them.
@@ -340,6 +382,18 @@ impl Gateway {
     fn share(&self, parts: usize) -> Duration {
         self.timeout / u32::try_from(parts.max(1)).unwrap_or(u32::MAX)
     }
+}
+
+/// The body of an answer, up to a bound.
+async fn whole(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| said(&error))? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > LONGEST_ANSWER {
+            return Err(format!("its answer is longer than {} MiB", LONGEST_ANSWER >> 20));
+        }
+    }
+    Ok(bytes)
 }
 
 /// The innermost cause, which says what happened; the outer ones repeat the address.

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::KeyValue;
 use crate::drivers::ledger::file::host_in_a_name;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::LedgerError;
@@ -121,31 +122,25 @@ pub(super) fn damaged(place: impl Into<String>, why: impl Into<String>) -> Ledge
     LedgerError::Damaged { place: format!("key {}", place.into()), why: why.into() }
 }
 
-/// A value of ours. What is not understood is newer, or somebody else's.
+/// A value of ours.
 ///
 /// # Errors
-/// `Damaged`, with the key.
+/// When it is damaged or a newer understudy's, with the key.
 pub(super) fn understand<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, LedgerError> {
-    serde_json::from_slice(&kv.value.0).map_err(|error| {
-        let why = format!(
-            "it is not understood ({error}): if a newer understudy wrote it, upgrade this host, else {RESTORE}"
-        );
-        damaged(kv.name(), why)
-    })
+    format::read(&kv.value.0).map_err(|error| error.at(format!("key {}", kv.name()), RESTORE))
 }
 
 /// Understands a head.
 ///
 /// # Errors
-/// `Damaged`, where it is of another format.
+/// When it is damaged or a newer understudy's, with the key.
 pub(super) fn head(kv: &KeyValue) -> Result<Head, LedgerError> {
     let head: Head = understand(kv)?;
     if head.format == FORMAT {
         return Ok(head);
     }
-    let why =
-        format!("it has format {}, this agent knows {FORMAT}: upgrade understudy on this host", head.format);
-    Err(damaged(kv.name(), why))
+    let why = format!("it has format {}, and this understudy knows {FORMAT}", head.format);
+    Err(format::newer(format!("key {}", kv.name()), why))
 }
 
 /// Understands the journals of the epochs `first..=head.epoch` of a broker, of which `kvs` are all keys in

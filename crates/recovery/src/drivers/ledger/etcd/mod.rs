@@ -17,7 +17,7 @@ mod tests;
 mod tls;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +35,7 @@ pub use self::tls::EtcdTls;
 use self::wire::{Change, Compare, KeyValue, Number, Range, Txn};
 use crate::drivers::fence::OptionValue;
 use crate::event::Event;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
 use crate::ports::{BoxError, Cell, Ledger, LedgerError, Note};
@@ -483,7 +484,7 @@ fn unavailable(action: String, source: impl Into<BoxError>) -> LedgerError {
 }
 
 fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<String, LedgerError> {
-    serde_json::to_string(value).map_err(|error| unavailable("write a record as JSON".to_owned(), error))
+    format::write(value).map_err(|error| unavailable("write a record as JSON".to_owned(), error))
 }
 
 #[async_trait]
@@ -502,6 +503,22 @@ impl Ledger for EtcdLedger {
             self.newest(broker, &self.seen(broker).await?).await
         })
         .await
+    }
+
+    async fn newest_epochs(
+        &self,
+        brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
+        let keys: Vec<String> = brokers.iter().map(|broker| self.keys.head(*broker)).collect();
+        let heads = async { Ok(self.gateway.each(&keys).await?) };
+        let heads = self.within("read the newest epochs".to_owned(), heads).await?;
+        let told = brokers.iter().zip(heads).filter_map(|(broker, kv)| match kv.as_ref().map(layout::head) {
+            None => Some((*broker, Epoch::default())),
+            Some(Ok(head)) => Some((*broker, head.epoch)),
+            // Whoever reads it is told, and this broker alone is concerned.
+            Some(Err(_)) => None,
+        });
+        Ok(told.collect())
     }
 
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {

@@ -11,7 +11,7 @@ use super::super::LedgerConfig;
 use super::super::contract::{append, claim, contract, decision, done, ended, started};
 use super::super::faults::{Fill, Rig, survives_a_full_disk, survives_an_outage, survives_torn_writes};
 use super::*;
-use crate::model::Succession;
+use crate::model::{Distrust, Succession};
 use crate::ports::chain;
 
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -216,22 +216,26 @@ async fn damage_is_reported_with_its_key_and_nothing_is_guessed() {
     let newer = String::from_utf8(good(&head).await.0).unwrap().replace("\"format\":1", "\"format\":2");
     let damages = [
         (batch.clone(), Change::delete(&batch), "record 1 must be here"),
-        (batch.clone(), Change::put(&batch, "{"), "it is not understood"),
+        (batch.clone(), Change::put(&batch, "{"), "it is not JSON"),
+        (batch.clone(), Change::put(&batch, r#"[{"needs":2}]"#), "upgrade this host"),
         (
             keys.batch(one, Epoch(1), 0),
             Change::delete(&keys.batch(one, Epoch(1), 0)),
             "record 0 must be here",
         ),
         (keys.batch(one, Epoch(1), 2), Change::delete(&keys.batch(one, Epoch(1), 2)), "2 of 3 records"),
-        (head.clone(), Change::put(&head, &newer), "upgrade understudy"),
+        (head.clone(), Change::put(&head, &newer), "upgrade this host"),
     ];
     for (key, damage, why) in damages {
         let before = good(&key).await;
         ledger.commit(Vec::new(), vec![damage]).await.ok().unwrap();
         let error = ledger.latest(one).await.unwrap_err();
-        assert!(matches!(error, LedgerError::Damaged { .. }) && error.to_string().contains(why), "{error}");
+        let newer = matches!(error, LedgerError::Distrusted { distrust: Distrust::LedgerNewer, .. });
+        assert_eq!(newer, why.contains("upgrade"), "{error:?}");
+        assert!(newer || matches!(error, LedgerError::Damaged { .. }), "{error:?}");
+        assert!(error.to_string().contains(why), "{error}");
         let refused = ledger.claim(&claim(1, 2, "b")).await.unwrap_err();
-        assert!(matches!(refused, LedgerError::Damaged { .. }), "{refused:?}");
+        assert_eq!(refused.to_string(), error.to_string());
         let before = String::from_utf8(before.0).unwrap();
         ledger.commit(Vec::new(), vec![Change::put(&key, &before)]).await.ok().unwrap();
     }
@@ -330,4 +334,60 @@ fn the_configuration_is_checked() {
     let problems = bad.unwrap().open().err().unwrap();
     let keys: Vec<&str> = problems.iter().map(|problem| problem.split_once(':').unwrap().0).collect();
     assert_eq!(keys, ["endpoints", "tls", "user", "tls.ca", "tls.key"], "{problems:#?}");
+}
+
+/// What answers without end is no etcd, and does not fill this host's memory.
+#[tokio::test]
+async fn an_answer_without_end_is_given_up() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n").await;
+            let spaces = vec![b' '; 1 << 20];
+            while stream.write_all(&spaces).await.is_ok() {
+                counted.fetch_add(spaces.len(), std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    });
+    let error = chain(&ledger(vec![endpoint]).check().await.unwrap_err());
+    assert!(error.contains("longer than 16 MiB"), "{error}");
+    assert!(sent.load(std::sync::atomic::Ordering::Relaxed) < 128 << 20, "{sent:?}");
+    server.abort();
+}
+
+/// A member that repeats the login in a refusal gives it away to nobody.
+#[tokio::test]
+async fn a_member_that_repeats_the_login_is_told_without_it() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = vec![0; 4096];
+            let length = stream.read(&mut asked).await.unwrap_or_default();
+            let asked = String::from_utf8_lossy(&asked[..length]).into_owned();
+            let (status, body) = match asked.contains("/auth/authenticate") {
+                true => (200, json!({ "header": {}, "token": "t0ken" })),
+                false => (400, json!({ "code": 7, "message": format!("denied: hunter2 {asked}") })),
+            };
+            let body = body.to_string();
+            let head =
+                format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        }
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "hunter2\n").unwrap();
+    let password = json!({ "file": file.path() });
+    let login = json!({ "endpoints": [endpoint], "timeout": "4s", "user": "u", "password": password });
+    let login: EtcdLedgerConfig = serde_json::from_value(login).unwrap();
+    let error = chain(&EtcdLedger::new(&login).unwrap().check().await.unwrap_err());
+    assert!(error.contains("denied: ***") && error.contains("authorization: ***"), "{error}");
+    assert!(!error.contains("hunter2") && !error.contains("t0ken"), "{error}");
+    server.abort();
 }

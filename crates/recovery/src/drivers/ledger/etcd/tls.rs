@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::gateway::Failure;
+use crate::drivers::certificate::CertificateFile;
 use crate::drivers::off_path::off_path;
 use crate::ports::BoxError;
 
@@ -33,6 +34,12 @@ pub struct EtcdTls {
 }
 
 impl EtcdTls {
+    /// The files with certificates.
+    pub(in crate::drivers::ledger) fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
+        let own = self.cert.iter().map(|file| CertificateFile::chain(file));
+        std::iter::once(CertificateFile::authorities(&self.ca)).chain(own)
+    }
+
     /// What is wrong, as `key: what is wrong`.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

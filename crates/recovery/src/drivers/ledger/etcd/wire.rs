@@ -186,6 +186,40 @@ pub(super) struct Txn {
     pub(super) changes: Vec<Change>,
 }
 
+/// Several keys as they are at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct Reads {
+    success: Vec<RequestRange>,
+}
+
+#[derive(Debug, Serialize)]
+struct RequestRange {
+    request_range: Range,
+}
+
+impl Reads {
+    /// Of these keys, in this order.
+    pub(super) fn of(keys: &[String]) -> Self {
+        let reads = keys.iter().map(|key| RequestRange { request_range: Range::of(key) });
+        Self { success: reads.collect() }
+    }
+}
+
+/// The answer to [`Reads`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AllRead {
+    pub(super) header: Header,
+    pub(super) responses: Vec<ResponseRange>,
+}
+
+/// The answer to one of them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ResponseRange {
+    pub(super) response_range: Found,
+}
+
 /// What stands above every answer.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -304,6 +338,21 @@ mod tests {
             ],
         });
         assert_eq!(serde_json::to_value(&txn).unwrap(), expected);
+    }
+
+    #[test]
+    fn several_keys_are_read_as_the_gateway_reads_it() {
+        let expected = serde_json::json!({
+            "success": [{"request_range": {"key": "YQ=="}}, {"request_range": {"key": "Yg=="}}],
+        });
+        let reads = Reads::of(&["a".to_owned(), "b".to_owned()]);
+        assert_eq!(serde_json::to_value(&reads).unwrap(), expected);
+        let said = r#"{"header":{"cluster_id":"1","revision":"12"},"succeeded":true,"responses":[
+            {"response_range":{"header":{"revision":"12"},"kvs":[{"key":"YQ=="}],"count":"1"}},
+            {"response_range":{"header":{"revision":"12"}}}]}"#;
+        let read: AllRead = serde_json::from_str(said).unwrap();
+        let found = read.responses.iter().map(|one| one.response_range.kvs.len());
+        assert_eq!((read.header.revision, found.collect::<Vec<_>>()), (Number(12), vec![1, 0]));
     }
 
     #[test]

@@ -5,7 +5,11 @@ use std::time::Instant;
 use super::layout::{damaged, failed, file_name, names, publish};
 use super::record::split;
 use super::{Root, journal, json, layout, record};
+use crate::format;
 use crate::ports::{Cell, LedgerError};
+
+/// What to do about one that is damaged.
+const REMEDY: &str = "restore it from a snapshot";
 
 /// The file of one version of a cell.
 fn file(name: &str, version: u64) -> String {
@@ -27,10 +31,11 @@ pub(super) fn read(root: &Root, name: &str) -> Result<Option<Cell>, LedgerError>
     let path = root.dir().join(file(name, newest));
     let bytes =
         root.read(&path)?.ok_or_else(|| failed("read", &path)(std::io::ErrorKind::NotFound.into()))?;
-    let bad = |why: String| damaged(path.display().to_string(), format!("{why}; restore it from a snapshot"));
-    let lines = split(&bytes).map_err(|(_, flaw)| bad(flaw.to_string()))?;
+    let place = || path.display().to_string();
+    let bad = |why: String| damaged(place(), format!("{why}; {REMEDY}"));
+    let lines = split(&bytes).map_err(|(_, flaw)| journal::flawed(place(), &flaw, REMEDY))?;
     let text = lines.texts.first().ok_or_else(|| bad("it is empty".to_owned()))?;
-    let cell: Cell = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+    let cell: Cell = format::read(text.as_bytes()).map_err(|error| error.at(place(), REMEDY))?;
     if cell.version == newest {
         Ok(Some(cell))
     } else {

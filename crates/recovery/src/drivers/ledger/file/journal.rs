@@ -1,16 +1,18 @@
 //! Reading a journal, and adding to it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::layout::{damaged, failed, is_orders, unavailable};
+use super::layout::{LONGEST_FILE, damaged, failed, is_orders, unavailable};
 use super::record::{Flaw, encode, split};
 use super::turn::{Alone, Turn, Turns};
+use crate::drivers::bounded;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch};
 use crate::ports::LedgerError;
@@ -45,13 +47,13 @@ pub(super) fn parse(
     path: &Path,
     bytes: &[u8],
 ) -> Result<Content<EpochJournal>, LedgerError> {
-    let bad = |line: usize, why: String| {
-        damaged(format!("{}, line {line}", path.display()), format!("{why}; {RESTORE}"))
-    };
-    let lines = split(bytes).map_err(|(line, flaw)| bad(line, flaw.to_string()))?;
+    let place = |line: usize| format!("{}, line {line}", path.display());
+    let bad = |line: usize, why: String| damaged(place(line), format!("{why}; {RESTORE}"));
+    let lines = split(bytes).map_err(|(line, flaw)| flawed(place(line), &flaw, RESTORE))?;
     let mut records: Vec<Record> = Vec::new();
     for (line, text) in (1..).zip(&lines.texts) {
-        let batch: Vec<Record> = understand(text).map_err(|why| bad(line, why))?;
+        let batch: Vec<Record> =
+            format::read(text.as_bytes()).map_err(|error| error.at(place(line), RESTORE))?;
         for record in batch {
             if record.seq != records.len() as u64 {
                 let why = format!("record {} where {} must be", record.seq, records.len());
@@ -86,21 +88,21 @@ pub(super) fn parse_each<T: DeserializeOwned>(
 ) -> Result<Content<Vec<T>>, LedgerError> {
     let is_orders = path.file_name().and_then(|name| name.to_str()).is_some_and(is_orders);
     let remedy = if is_orders { RESTORE_ORDERS } else { MOVE_AWAY };
-    let bad = |line: usize, why: String| {
-        damaged(format!("{}, line {line}", path.display()), format!("{why}; {remedy}"))
+    let place = |line: usize| format!("{}, line {line}", path.display());
+    let lines = split(bytes).map_err(|(line, flaw)| flawed(place(line), &flaw, remedy))?;
+    let understood = |(line, text): (usize, &&str)| {
+        format::read(text.as_bytes()).map_err(|error| error.at(place(line), remedy))
     };
-    let lines = split(bytes).map_err(|(line, flaw)| bad(line, flaw.to_string()))?;
-    let texts = (1..).zip(&lines.texts);
-    let value =
-        texts.map(|(line, text)| understand(text).map_err(|why| bad(line, why))).collect::<Result<_, _>>()?;
+    let value = (1..).zip(&lines.texts).map(understood).collect::<Result<_, _>>()?;
     Ok(Content { value, whole: lines.whole, torn: lines.torn })
 }
 
-/// The checksum was right, so this is what some understudy wrote: what is not understood is newer.
-fn understand<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| {
-        format!("it is whole and not understood ({error}): a newer understudy wrote it, upgrade this host")
-    })
+/// A line that is not one of ours is damaged, or a newer understudy's.
+pub(super) fn flawed(place: String, flaw: &Flaw, remedy: &str) -> LedgerError {
+    match flaw {
+        Flaw::Version(_) => format::newer(place, flaw),
+        _ => damaged(place, format!("{flaw}; {remedy}")),
+    }
 }
 
 /// Refuses once the caller has given up, so that what hung on a dead server does not happen an hour later.
@@ -154,9 +156,9 @@ impl<'a> Tail<'a> {
     }
 
     pub(super) fn read(&mut self) -> Result<Vec<u8>, LedgerError> {
-        let mut bytes = Vec::new();
-        let read = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.read_to_end(&mut bytes));
-        read.map(|_| bytes).map_err(failed("read", self.path))
+        let mut file = &self.file;
+        let read = file.seek(SeekFrom::Start(0)).and_then(|_| bounded::read(file, LONGEST_FILE));
+        read.map_err(failed("read", self.path))
     }
 
     /// Adds one line after what was read, durably: all of it or nothing. A torn last line is cut off first.

@@ -21,6 +21,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use super::turn::Turns;
+use crate::drivers::bounded;
+use crate::format;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BoxError, LedgerError};
 
@@ -32,6 +34,10 @@ const FORMAT_WORDS: &str = "understudy ledger format ";
 /// A temporary file of this host is a leftover once it is this much older than the one just made. Both times
 /// are the file server's, so that no clock of a host matters.
 const LEFTOVER_AFTER: Duration = Duration::from_secs(3600);
+
+/// The longest file that is read, in bytes. The journal of a takeover has some hundred lines, and decisions
+/// are cut to much less than this.
+pub(super) const LONGEST_FILE: u64 = 64 << 20;
 
 pub(super) fn unavailable(action: String, source: impl Into<BoxError>) -> LedgerError {
     LedgerError::Unavailable { action, source: source.into() }
@@ -69,7 +75,7 @@ impl Root {
     /// What a file holds, read in its turn; `None` where there is none.
     pub(super) fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, LedgerError> {
         let _turn = self.turns.take(path)?;
-        match fs::read(path) {
+        match bounded::read_file(path, LONGEST_FILE) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", path)(error)),
@@ -154,9 +160,8 @@ fn known_format(path: &Path, text: &str) -> Result<(), LedgerError> {
     match number {
         Some(FORMAT) => Ok(()),
         Some(other) => {
-            let why =
-                format!("it has format {other}, this agent knows {FORMAT}: upgrade understudy on this host");
-            Err(unavailable(format!("use {}", path.display()), why))
+            let why = format!("it has format {other}, and this understudy knows {FORMAT}");
+            Err(format::newer(path.display().to_string(), why))
         }
         None => {
             let why = format!("it must be the line `{FORMAT_WORDS}{FORMAT}`: restore it from a snapshot");
@@ -212,12 +217,8 @@ pub(in crate::drivers::ledger) fn file_name(name: &str) -> String {
 
 /// The names in a directory as they are on the server now; `None` where there is no such directory.
 pub(super) fn names(dir: &Path) -> Result<Option<Vec<String>>, LedgerError> {
-    // An NFS client may answer from a listing that is a minute old, and would not see that another host has
-    // won an epoch. Asking the server for the directory's attributes makes it drop an outdated listing.
-    match statx(CWD, dir, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
-        Ok(_) => {}
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failed("read", dir)(error.into())),
+    if !ask(dir)? {
+        return Ok(None);
     }
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed("list", dir))? {
@@ -225,6 +226,19 @@ pub(super) fn names(dir: &Path) -> Result<Option<Vec<String>>, LedgerError> {
         names.extend(name.into_string().ok());
     }
     Ok(Some(names))
+}
+
+/// Asks the server for a directory's attributes; whether there is such a directory.
+///
+/// An NFS client may answer from a listing that is a minute old, and would not see that another host has won
+/// an epoch. By the attributes (NFSv4's change attribute among them, which never stands still as a time stamp
+/// may) it drops an outdated listing, and what it remembers of names that were not there.
+pub(super) fn ask(dir: &Path) -> Result<bool, LedgerError> {
+    match statx(CWD, dir, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(error) => Err(failed("read", dir)(error.into())),
+    }
 }
 
 /// Every epoch in a broker's directory, oldest first.
@@ -390,7 +404,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FORMAT_FILE), "understudy ledger format 2\n").unwrap();
         let error = Root::new(dir.path().to_owned(), LONG).has_ledger().unwrap_err();
-        assert!(crate::ports::chain(&error).contains("upgrade understudy"), "{error}");
+        assert!(crate::ports::chain(&error).contains("upgrade this host"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod record;
 mod tests;
 mod turn;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -31,7 +33,9 @@ pub(super) use self::layout::file_name as host_in_a_name;
 use self::layout::{Root, failed, unavailable};
 use crate::drivers::off_path::off_path;
 use crate::event::Event;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
+use crate::ledger_signal::AT_ONCE;
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
 use crate::ports::{Cell, Ledger, LedgerError, Note};
 
@@ -116,6 +120,25 @@ impl Ledger for FileLedger {
         self.run(format!("read the newest epoch of broker {broker}"), move |root| latest(root, broker)).await
     }
 
+    async fn newest_epochs(
+        &self,
+        brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
+        if !self.run("look at the directory".to_owned(), is_there).await? {
+            return Ok(brokers.iter().map(|broker| (*broker, Epoch::default())).collect());
+        }
+        let told = stream::iter(brokers.iter().copied()).map(|broker| async move {
+            let action = format!("list the epochs of broker {broker}");
+            match self.run(action, move |root| newest_epoch(root, broker)).await {
+                Ok(epoch) => Ok(Some((broker, epoch))),
+                // Whoever reads it is told, and this broker alone is concerned.
+                Err(LedgerError::Damaged { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        told.buffer_unordered(AT_ONCE).try_filter_map(|told| async move { Ok(told) }).try_collect().await
+    }
+
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
         self.run(format!("read every epoch of broker {broker}"), move |root| all(root, broker)).await
     }
@@ -187,6 +210,17 @@ fn latest(root: &Root, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerE
     }
     let newest = layout::epochs(&root.broker_dir(broker))?.pop();
     newest.map(|epoch| read(root, broker, epoch)).transpose()
+}
+
+/// Whether there is a ledger. The file server is asked for the directory besides: an NFS client remembers for
+/// a while that a broker had no directory, and drops that when it learns that something was made.
+fn is_there(root: &Root) -> Result<bool, LedgerError> {
+    Ok(root.has_ledger()? && layout::ask(root.dir())?)
+}
+
+/// By its number alone, from a listing that is asked of the file server: see `layout::names`.
+fn newest_epoch(root: &Root, broker: BrokerId) -> Result<Epoch, LedgerError> {
+    Ok(layout::epochs(&root.broker_dir(broker))?.pop().unwrap_or_default())
 }
 
 fn all(root: &Root, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
@@ -348,7 +382,7 @@ fn values<T: serde::de::DeserializeOwned>(
 }
 
 fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<String, LedgerError> {
-    serde_json::to_string(value).map_err(|error| unavailable("write a record as JSON".to_owned(), error))
+    format::write(value).map_err(|error| unavailable("write a record as JSON".to_owned(), error))
 }
 
 fn check(root: &Root) -> Result<Note, LedgerError> {

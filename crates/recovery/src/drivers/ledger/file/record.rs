@@ -22,7 +22,7 @@ pub(super) enum Flaw {
     #[error("the checksum does not match the text")]
     Checksum,
     /// Another version's line.
-    #[error("the line has format {0}, and this program knows {VERSION}: upgrade understudy on this host")]
+    #[error("the line has format {0}, and this program knows {VERSION}")]
     Version(String),
     /// Not one of our lines.
     #[error("this is not a line of the ledger")]

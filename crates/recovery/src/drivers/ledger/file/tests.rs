@@ -7,6 +7,7 @@ use super::super::LedgerConfig;
 use super::super::contract::{append, claim, contract, decision, done, ended, started};
 use super::super::faults::{Fill, Rig, survives_a_full_disk, survives_an_outage, survives_torn_writes};
 use super::*;
+use crate::model::Distrust;
 use crate::ports::chain;
 
 fn ledger(dir: &Path) -> FileLedger {
@@ -193,11 +194,17 @@ async fn a_flipped_bit_before_the_last_line_is_damage() {
         fs::write(&path, &bytes).unwrap();
         let error = ledger.latest(BrokerId(1)).await.unwrap_err();
         let line = if at < claim_line { 1 } else { 2 };
-        let LedgerError::Damaged { place, why } = &error else { panic!("byte {at}: {error:?}") };
-        assert_eq!(*place, format!("{}, line {line}", path.display()), "byte {at}");
-        assert!(why.contains("restore the file"), "{why}");
+        let place = format!("{}, line {line}", path.display());
+        match &error {
+            LedgerError::Damaged { place: told, why } => {
+                assert_eq!(*told, place, "byte {at}");
+                assert!(why.contains("restore the file"), "{why}");
+            }
+            // One bit makes `v3` of `v1`, which only a newer version can tell from its own.
+            error => assert!(is_newer(error) && error.to_string().contains(&place), "byte {at}: {error:?}"),
+        }
         let refused = append(&ledger, (1, 1, "a"), &[started(1)]).await.unwrap_err();
-        assert!(matches!(refused, LedgerError::Damaged { .. }), "{refused:?}");
+        assert_eq!(refused.to_string(), error.to_string());
         assert_eq!(fs::read(&path).unwrap(), bytes, "a damaged file is left as it is");
     }
 }
@@ -371,4 +378,54 @@ async fn what_the_caller_has_given_up_is_not_written_later() {
     }
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(ledger.latest(BrokerId(2)).await.unwrap(), None);
+}
+
+fn is_newer(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Distrusted { distrust: Distrust::LedgerNewer, .. })
+}
+
+#[tokio::test]
+async fn what_a_newer_version_wrote_is_left_as_it_is_and_nobody_is_asked_to_restore_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = claimed(dir.path()).await;
+    append(&ledger, (1, 1, "a"), &[started(0)]).await.unwrap();
+    let good = fs::read_to_string(&path).unwrap();
+    let record = r#"[{"seq":2,"at":"2026-01-01T00:00:00Z","by":"a","entry":{"entry":"alive"}}]"#;
+    let line = |text: &str| good.clone() + &record::encode(text);
+    fs::write(&path, line(record)).unwrap();
+    assert_eq!(
+        ledger.latest(BrokerId(1)).await.unwrap().unwrap().records.len(),
+        3,
+        "as we write it ourselves"
+    );
+    for newer in [
+        line(&record.replace(r#"{"seq""#, r#"{"needs":2,"seq""#)),
+        line(&record.replace("alive", "reincarnated")),
+        line(record).replace("v1 ", "v2 "),
+    ] {
+        fs::write(&path, &newer).unwrap();
+        for error in [
+            ledger.latest(BrokerId(1)).await.unwrap_err(),
+            ledger.all(BrokerId(1)).await.unwrap_err(),
+            append(&ledger, (1, 1, "a"), &[started(1)]).await.unwrap_err(),
+            ledger.claim(&claim(1, 2, "b")).await.unwrap_err(),
+        ] {
+            let said = error.to_string();
+            assert!(is_newer(&error) && said.contains(&path.display().to_string()), "{error:?}");
+            assert!(said.contains("upgrade this host") && !said.contains("snapshot"), "{said}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+    }
+    fs::write(dir.path().join("format"), "understudy ledger format 2\n").unwrap();
+    assert!(is_newer(&ledger.latest(BrokerId(2)).await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn a_journal_without_an_end_is_not_read_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = claimed(dir.path()).await;
+    // Takes no room, and would take all memory.
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
+    let error = ledger.latest(BrokerId(1)).await.unwrap_err();
+    assert!(chain(&error).contains("it is longer than 67108864 bytes"), "{}", chain(&error));
 }

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::record::{CELL, PROBE, Proposal, Scope, What};
+use super::record::{CELL, Flaw, PROBE, Proposal, Scope, What};
 use crate::event::Event;
+use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
 use crate::ports::{Cell, LedgerError};
@@ -29,7 +30,7 @@ pub(super) struct Book {
     orders: Vec<Order>,
     cells: BTreeMap<String, Cell>,
     /// What is not understood, by key, until somebody removes it.
-    damage: BTreeMap<String, (Scope, LedgerError)>,
+    damage: BTreeMap<String, (Scope, String, Flaw)>,
     /// The proposals read last, and whether they count: for whoever made them.
     verdicts: VecDeque<(String, bool)>,
 }
@@ -69,18 +70,21 @@ impl Book {
             return;
         }
         let taken = Proposal::decode(&key, value).and_then(|proposal| {
-            let counts = self.take(offset, proposal.what)?;
+            let counts = self.take(offset, proposal.what).map_err(Flaw::Foreign)?;
             if self.verdicts.len() == VERDICTS {
                 self.verdicts.pop_front();
             }
             self.verdicts.push_back((proposal.id, counts));
             Ok(())
         });
-        if let Err(why) = taken {
+        if let Err(flaw) = taken {
             let place = format!("topic {}, partition 0, offset {offset}, key {key}", self.topic);
             let scope = Scope::of(&key);
-            let damaged = LedgerError::Damaged { place, why: format!("{why}; {}", remedy(scope)) };
-            self.damage.insert(key, (scope, damaged));
+            let flaw = match flaw {
+                Flaw::Foreign(why) => Flaw::Foreign(format!("{why}; {}", remedy(scope))),
+                newer => newer,
+            };
+            self.damage.insert(key, (scope, place, flaw));
         }
     }
 
@@ -165,12 +169,15 @@ impl Book {
 
     /// Refuses when something of `scope` is damaged.
     fn sound(&self, scope: Scope) -> Result<(), LedgerError> {
-        let hit = self.damage.values().find(|(of, _)| *of == scope || *of == Scope::Everything);
-        match hit {
-            Some((_, LedgerError::Damaged { place, why })) => {
+        let mut hits = self.damage.values().filter(|(of, ..)| *of == scope || *of == Scope::Everything);
+        // What builds on a record that is not understood looks as if that one were missing.
+        let newer = hits.clone().find(|(.., flaw)| matches!(flaw, Flaw::Newer(_)));
+        match newer.or_else(|| hits.next()) {
+            Some((_, place, Flaw::Newer(why))) => Err(format::newer(place, why)),
+            Some((_, place, Flaw::Foreign(why))) => {
                 Err(LedgerError::Damaged { place: place.clone(), why: why.clone() })
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::FutureProducer;
+use rdkafka::types::RDKafkaConfRes;
 use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 use secrecy::ExposeSecret;
 
@@ -92,6 +93,18 @@ fn with(settings: &mut ClientConfig, properties: &[(&str, &str)]) {
     }
 }
 
+/// Why there is no client. librdkafka repeats the value of a property that it does not take, and that may be a
+/// secret.
+pub(super) fn not_made(error: KafkaError) -> LedgerError {
+    let action = "make a Kafka client";
+    let KafkaError::ClientConfig(why, _, name, _) = error else { return unavailable(action, error) };
+    let why = match why {
+        RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN => "librdkafka knows no such property",
+        _ => "librdkafka does not take its value",
+    };
+    unavailable(action, format!("properties.{name}: {why}. Correct it in [ledger]"))
+}
+
 /// A producer that gives a record up after `limit`.
 pub(super) fn producer(mut settings: ClientConfig, limit: Duration) -> KafkaResult<FutureProducer<Quiet>> {
     with(&mut settings, WRITES);
@@ -125,6 +138,8 @@ pub(super) struct Reader {
     topic: String,
     /// Where reading goes on.
     next: i64,
+    /// When the last reading that reached the end was begun.
+    complete_since: Option<Instant>,
     /// What was read.
     pub(super) book: Book,
 }
@@ -132,7 +147,13 @@ pub(super) struct Reader {
 impl Reader {
     /// A reader that has read nothing and is not connected.
     pub(super) fn new(topic: &str) -> Self {
-        Self { consumer: None, topic: topic.to_owned(), next: 0, book: Book::new(topic) }
+        Self {
+            consumer: None,
+            topic: topic.to_owned(),
+            next: 0,
+            complete_since: None,
+            book: Book::new(topic),
+        }
     }
 
     /// Whether it needs settings to connect with.
@@ -147,14 +168,24 @@ impl Reader {
 
     /// Makes the consumer.
     pub(super) fn connect(&mut self, settings: ClientConfig) -> Result<(), LedgerError> {
-        let made = consumer(settings).map_err(|error| unavailable("make a Kafka client", error))?;
+        let made = consumer(settings).map_err(not_made)?;
         self.consumer = Some(made);
         Ok(())
     }
 
-    /// Reads every record that is in the topic now.
-    pub(super) fn catch_up(&mut self, deadline: Instant) -> Result<(), LedgerError> {
-        let Self { consumer: Some(consumer), topic, next, book } = self else {
+    /// Reads every record that was in the topic when it was `asked`.
+    pub(super) fn catch_up(&mut self, asked: Instant, deadline: Instant) -> Result<(), LedgerError> {
+        if self.complete_since.is_some_and(|since| since >= asked) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.read_to_the_end(deadline)?;
+        self.complete_since = Some(begun);
+        Ok(())
+    }
+
+    fn read_to_the_end(&mut self, deadline: Instant) -> Result<(), LedgerError> {
+        let Self { consumer: Some(consumer), topic, next, book, .. } = self else {
             return Err(unavailable("read the topic", "it is not connected"));
         };
         let (low, high) = ends(consumer, topic, deadline)?;
@@ -304,7 +335,8 @@ pub(super) async fn described(
     deadline: Instant,
 ) -> Result<TopicSeen, LedgerError> {
     let failed = |error: KafkaError| unavailable(format!("read the settings of topic {topic}"), error);
-    let admin: AdminClient<Quiet> = AdminClient::from_config_and_context(settings, Quiet).map_err(failed)?;
+    let admin: AdminClient<Quiet> =
+        AdminClient::from_config_and_context(settings, Quiet).map_err(not_made)?;
     let options = AdminOptions::new().request_timeout(Some(left(deadline)));
     let mut described =
         admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await.map_err(failed)?;
@@ -316,4 +348,20 @@ pub(super) async fn described(
     let settings = resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?)));
     let settings: BTreeMap<String, String> = settings.collect();
     Ok(TopicSeen { partitions: seen.partitions, replicas: seen.replicas, settings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that reads the topic is refused here: it is not connected.
+    #[test]
+    fn only_a_reading_that_was_begun_since_does_for_who_waited() {
+        let (mut reader, deadline) = (Reader::new("ledger"), Instant::now());
+        let begun = Instant::now();
+        reader.complete_since = Some(begun);
+        assert!(reader.catch_up(begun, deadline).is_ok());
+        let error = reader.catch_up(begun + Duration::from_nanos(1), deadline).unwrap_err();
+        assert!(crate::ports::chain(&error).contains("not connected"), "{error}");
+    }
 }

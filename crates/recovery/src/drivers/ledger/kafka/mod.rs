@@ -25,13 +25,12 @@ mod check;
 mod client;
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rdkafka::error::KafkaError;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -159,9 +158,13 @@ impl KafkaLedger {
         unavailable(action, why)
     }
 
-    /// The reader, after it has read every record that is in the topic now.
+    /// The reader, after it has read every record that is in the topic now. Those who wait for their turn
+    /// meanwhile need not read again after one that has begun since.
     async fn read(&self, deadline: Instant) -> Result<OwnedMutexGuard<Reader>, LedgerError> {
-        self.with_reader(deadline, move |reader| reader.catch_up(deadline)).await.map(|(reader, ())| reader)
+        let asked = Instant::now();
+        self.with_reader(deadline, move |reader| reader.catch_up(asked, deadline))
+            .await
+            .map(|(reader, ())| reader)
     }
 
     /// Calls `f`, which blocks until `deadline` at most, with the connected reader.
@@ -192,8 +195,8 @@ impl KafkaLedger {
         }
         let (settings, limit) = (client::settings(&self.config).await?, self.config.timeout);
         let made = tokio::task::spawn_blocking(move || client::producer(settings, limit)).await;
-        let failed = |error: KafkaError| unavailable("make a Kafka client", error);
-        let made = made.map_err(|error| unavailable("make a Kafka client", error))?.map_err(failed)?;
+        let made =
+            made.map_err(|error| unavailable("make a Kafka client", error))?.map_err(client::not_made)?;
         Ok(slot.insert(made).clone())
     }
 
@@ -282,6 +285,19 @@ impl Ledger for KafkaLedger {
 
     async fn latest(&self, broker: BrokerId) -> Result<Option<EpochJournal>, LedgerError> {
         Ok(self.read(self.deadline()).await?.book.epochs(broker)?.last().cloned())
+    }
+
+    async fn newest_epochs(
+        &self,
+        brokers: &BTreeSet<BrokerId>,
+    ) -> Result<BTreeMap<BrokerId, Epoch>, LedgerError> {
+        let reader = self.read(self.deadline()).await?;
+        let newest = |broker: &BrokerId| {
+            // Whoever reads one that is damaged is told, and this broker alone is concerned.
+            let epochs = reader.book.epochs(*broker).ok()?;
+            Some((*broker, epochs.last().map_or(Epoch::default(), |newest| newest.epoch)))
+        };
+        Ok(brokers.iter().filter_map(newest).collect())
     }
 
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError> {
@@ -433,9 +449,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_property_that_librdkafka_does_not_know_is_named() {
-        let text = "bootstrap = [\"127.0.0.1:1\"]\nproperties.\"no.such\" = \"1\"";
-        let error = KafkaLedger::new(&config(text)).unwrap().latest(BrokerId(1)).await.unwrap_err();
-        let error = crate::ports::chain(&error);
-        assert!(error.contains("no.such"), "{error}");
+        for (name, value) in
+            [("no.such", "hunter2"), ("security.protocol", "hunter2"), ("linger.msx", "hunter2")]
+        {
+            let text = format!("bootstrap = [\"127.0.0.1:1\"]\nproperties.\"{name}\" = \"{value}\"");
+            let ledger = KafkaLedger::new(&config(&text)).unwrap();
+            let read = ledger.latest(BrokerId(1)).await.unwrap_err();
+            let written = ledger.sync().await.unwrap_err();
+            for error in [crate::ports::chain(&read), crate::ports::chain(&written), format!("{read:?}")] {
+                assert!(error.contains(name) && !error.contains(value), "{error}");
+            }
+        }
     }
 }

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
+use crate::format;
 use crate::journal::Record;
 use crate::model::{BrokerId, Epoch, HostName, Order};
 use crate::ports::Cell;
@@ -51,6 +52,15 @@ pub(super) struct Proposal {
     pub(super) what: What,
 }
 
+/// What is wrong with a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It is none of ours, or not where it belongs.
+    Foreign(String),
+    /// A newer understudy has written it.
+    Newer(String),
+}
+
 /// The version alone, which is read first: a newer format may look like anything else.
 #[derive(Deserialize)]
 struct Version {
@@ -78,29 +88,23 @@ impl Proposal {
 
     /// The record's value.
     pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(self)
+        format::write(self).map(String::into_bytes)
     }
 
     /// Understands a record.
     ///
     /// # Errors
-    /// What is wrong with it, and what to do.
-    pub(super) fn decode(key: &str, value: &[u8]) -> Result<Self, String> {
-        let foreign = |error| format!("this is not a record of the ledger ({error})");
+    /// What is wrong with it.
+    pub(super) fn decode(key: &str, value: &[u8]) -> Result<Self, Flaw> {
+        let foreign = |error| Flaw::Foreign(format!("this is not a record of the ledger ({error})"));
         let Version { v } = serde_json::from_slice(value).map_err(foreign)?;
         if v != VERSION {
-            return Err(format!(
-                "the record has format {v}, and this program knows {VERSION}: upgrade understudy on this host"
-            ));
+            return Err(Flaw::Newer(format!("it has format {v}, and this understudy knows {VERSION}")));
         }
-        let proposal: Self = serde_json::from_slice(value).map_err(|error| {
-            format!(
-                "it is not understood ({error}): a newer understudy may have written it, upgrade this host"
-            )
-        })?;
+        let proposal: Self = format::read(value).map_err(|error| Flaw::Newer(error.to_string()))?;
         // Under another key compaction might drop it, or drop a record that counts for its sake.
         if proposal.key() != key {
-            return Err(format!("its content belongs under the key {}", proposal.key()));
+            return Err(Flaw::Foreign(format!("its content belongs under the key {}", proposal.key())));
         }
         Ok(proposal)
     }
@@ -163,17 +167,25 @@ mod tests {
     }
 
     #[test]
-    fn each_flaw_says_what_to_do() {
+    fn each_flaw_has_its_kind() {
         let value = String::from_utf8(proposal().encode().unwrap()).unwrap();
         let newer = value.replace("\"v\":1", "\"v\":2");
-        for (value, why) in [("junk", "not a record of the ledger"), (&newer, "upgrade understudy")] {
-            let error = Proposal::decode("order/x", value.as_bytes()).unwrap_err();
-            assert!(error.contains(why), "{error}");
+        let stranger = r#"{"v":1,"id":"x","what":{"prophecy":{}}}"#;
+        let needing = value.replace("\"v\":1", "\"v\":1,\"needs\":99");
+        for (value, is_newer, why) in [
+            ("junk", false, "not a record of the ledger"),
+            (&newer, true, "has format 2"),
+            (&value, false, "belongs under the key order/a-"),
+            (stranger, true, "does not know what it says"),
+            (&needing, true, "needs format 99"),
+        ] {
+            let (newer, said) = match Proposal::decode("order/x", value.as_bytes()).unwrap_err() {
+                Flaw::Newer(said) => (true, said),
+                Flaw::Foreign(said) => (false, said),
+            };
+            assert_eq!(newer, is_newer, "{said}");
+            assert!(said.contains(why), "{said}");
         }
-        let error = Proposal::decode("order/x", value.as_bytes()).unwrap_err();
-        assert!(error.contains("belongs under the key order/a-"), "{error}");
-        let error = Proposal::decode("order/x", br#"{"v":1,"id":"x","what":{"prophecy":{}}}"#).unwrap_err();
-        assert!(error.contains("upgrade this host"), "{error}");
     }
 
     #[test]

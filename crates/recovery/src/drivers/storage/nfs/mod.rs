@@ -10,6 +10,7 @@ pub(super) mod fuzz;
 mod kernel;
 mod old;
 mod options;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -34,8 +35,8 @@ use super::snapshot::SnapshotConfig;
 use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
 use crate::drivers::fence::OntapGrantConfig;
 use crate::drivers::off_path::off_path;
-use crate::model::{Epoch, human};
-use crate::ports::{BoxError, HeldLock, Note, StepError, Storage};
+use crate::model::{Epoch, HeldLock, human};
+use crate::ports::{BoxError, Note, StepError, Storage};
 
 pub(super) use options::objections;
 
@@ -360,7 +361,16 @@ impl Nfs {
             return Err(refused(&purpose, why));
         }
         let state = if there == config.target { "is free" } else { "will be made" };
-        Ok(Note::new(format!("{} can be mounted: {target} {state}", config.source)))
+        let server = self.check_server(config, &purpose).await?;
+        Ok(Note::new(format!("{} can be mounted: {target} {state}{server}", config.source)))
+    }
+
+    /// Nothing of it is mounted, so nobody would notice before a takeover that the server is out of reach.
+    async fn check_server(&self, config: &MountConfig, purpose: &str) -> Result<&'static str, StepError> {
+        let address = server::address(&config.source, &config.options).filter(|_| self.fs_type == "nfs4");
+        let Some(address) = address else { return Ok("") };
+        let answers = server::answers(&address, self.timeout / 3).await;
+        answers.map(|()| ", and its server answers").map_err(|why| refused(purpose, why))
     }
 
     /// The program that `mount` calls for the file system type. Without it the kernel cannot resolve the

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use futures_util::future::join_all;
 
 use super::{ProbeAct, ProbeError, Prober};
-use crate::ports::{HeldLock, StepError};
+use crate::model::HeldLock;
+use crate::ports::StepError;
 
 /// Kafka locks this file in every log dir that it works on: the whole of it, by `FileChannel.tryLock`, a
 /// POSIX lock.

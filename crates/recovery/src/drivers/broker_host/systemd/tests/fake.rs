@@ -3,6 +3,7 @@
 mod unit;
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -389,7 +390,8 @@ async fn daemon(dir: &Path) -> Child {
     let daemon = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
     let daemon = daemon.expect("dbus-daemon is needed for this test: apt-get install dbus-daemon");
     let begun = Instant::now();
-    while !socket.exists() {
+    // The socket is there before anybody listens.
+    while UnixStream::connect(&socket).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(20), "dbus-daemon did not come up");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::drivers::ledger::contract::{claim, decision, ended, started};
-use crate::model::{Instruction, Succession};
+use crate::model::{Distrust, Instruction, Succession};
 use crate::ports::chain;
 
 const BROKER: BrokerId = BrokerId(1);
@@ -134,6 +134,26 @@ fn what_is_not_understood_damages_what_it_is_about_until_it_is_removed() {
     // What counts is not taken back.
     book.apply(5, good.0.as_bytes(), None);
     assert_eq!(holders(&book), ["a"]);
+}
+
+#[test]
+fn what_a_newer_version_wrote_hides_what_builds_on_it_and_is_called_newer() {
+    let (first, third) = (line("a", claimed(claim(1, 1, "a"))), line("b", claimed(claim(1, 3, "b"))));
+    let newer = ("epoch/1/2/x".to_owned(), br#"{"v":1,"id":"x","needs":2,"what":{}}"#.to_vec());
+    let book = fold(&[first, newer, third]);
+    for error in [
+        book.epochs(BROKER).map(drop).unwrap_err(),
+        book.may_claim(&claim(1, 2, "b")).unwrap_err(),
+        book.may_append(BROKER, Epoch(1), &"a".into()).map(drop).unwrap_err(),
+    ] {
+        let said = error.to_string();
+        assert!(
+            matches!(error, LedgerError::Distrusted { distrust: Distrust::LedgerNewer, .. }),
+            "{error:?}"
+        );
+        assert!(said.contains("offset 1") && said.contains("upgrade this host"), "{said}");
+    }
+    assert!(book.epochs(BrokerId(2)).is_ok() && book.orders().is_ok());
 }
 
 #[test]

@@ -2,24 +2,30 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
 
+mod stages;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use proptest::prelude::*;
-use recovery::decide::{Decision, decide, decide_manual};
+use recovery::decide::{Decision, HoldReason, decide, decide_manual};
 use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
 use recovery::model::{
-    Attempt, BrokerId, Candidate, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding,
-    LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome, VolumeUse,
+    Attempt, BrokerId, Candidate, Cause, Check, CheckSeen, Checked, Epoch, EpochState, HostName, Instruction,
+    LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome,
+    Verdict, VolumeUse,
 };
-use recovery::observe::{LedgerSeen, Observation, ProbeSeen, Seen, StorageSeen};
+use recovery::observe::{LedgerSeen, Observation, Outage, ProbeSeen, Seen, StorageSeen};
 use recovery::plan::{Phase, Plan, Step, plan};
 use recovery::policy::{Mode, Policy};
 use recovery::ports::Note;
 use recovery::progress::{Next, Progress};
 use recovery::testing::{BROKER, World};
+
+/// The moment of every observation.
+const NOW: Moment = Moment(Duration::from_secs(1000));
 
 fn duration() -> impl Strategy<Value = Duration> {
     prop_oneof![0..4_000_u64, 0..120_000_u64].prop_map(Duration::from_millis)
@@ -66,9 +72,11 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
     let local = prop::option::weighted(0.3, (process, duration()));
     let volumes = prop::option::weighted(0.3, volumes());
     let unregistered = prop::option::weighted(0.5, duration());
-    let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered, any::<bool>());
-    all.prop_map(move |(local, here, quiet, volumes, unregistered, crashed)| Seen {
+    let outage = prop::option::weighted(0.7, outage(seen.answers()));
+    let all = (local, storage, prop::option::of(0..60_u64), volumes, unregistered, any::<bool>(), outage);
+    all.prop_map(move |(local, here, quiet, volumes, unregistered, crashed, outage)| Seen {
         local,
+        outage,
         crashed,
         unregistered,
         storage: here.map(|here| StorageSeen { here: Some(here), stalled_at: BTreeSet::new() }),
@@ -78,14 +86,26 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
     })
 }
 
+/// Gone within the last 900 s, and back since where the broker answers.
+fn outage(answers: bool) -> impl Strategy<Value = Outage> {
+    (0..900_u64, 0..10_u64, 0..900_u64).prop_map(move |(ago, unsure, lasted)| {
+        let from = NOW - Duration::from_secs(ago);
+        let back = Moment(from.0 + Duration::from_secs(lasted.min(ago)));
+        let to = Moment(from.0 + Duration::from_secs(unsure.min(ago))).min(back);
+        Outage { from, to, until: answers.then_some(back) }
+    })
+}
+
 /// What the storage may count.
 fn volumes() -> impl Strategy<Value = VolumeUse> {
     let some = || prop::option::of(duration());
-    (some(), some(), some(), any::<bool>()).prop_map(|(quiet, unwritten, client_idle, stopped)| VolumeUse {
+    let all = (some(), some(), some(), any::<bool>(), some());
+    all.prop_map(|(quiet, unwritten, client_idle, stopped, grace)| VolumeUse {
         quiet,
         unwritten,
         client_idle,
         stopped,
+        grace,
     })
 }
 
@@ -110,6 +130,7 @@ fn peers() -> impl Strategy<Value = BTreeMap<HostName, PeerView>> {
             carries: BTreeSet::new(),
             limit: 1,
             unfit: None,
+            not_ready: BTreeMap::new(),
         }),
     });
     prop::option::of(view).prop_map(|view| view.into_iter().map(|v| (v.host.clone(), v)).collect())
@@ -140,6 +161,7 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
         cause,
         in_place,
         ended: Some("abandoned".to_owned()),
+        ended_at: None,
         why: None,
         time_to_isr: None,
         phases: BTreeMap::new(),
@@ -164,13 +186,13 @@ fn observation() -> impl Strategy<Value = Observation> {
     let paused = prop::bool::weighted(0.1);
     (brokers, prop::option::of(standing()), any::<bool>(), any::<bool>(), peers(), paused).prop_map(
         |(brokers, standing, metadata_fresh, quorum_fresh, peers, paused)| {
-            let now = Now { mono: Moment(Duration::from_secs(1000)), wall: Timestamp::UNIX_EPOCH };
+            let now = Now { mono: NOW, wall: Timestamp::UNIX_EPOCH };
             let what = Instruction::Pause { broker: None, reason: "patching".into(), until: None };
             let order = Order { at: now.wall, host: "h".into(), who: "ada".into(), what };
             let ledger = standing.map(|s| LedgerSeen {
                 at: now.mono,
                 brokers: BTreeMap::from([(BROKER, s)]),
-                damaged: BTreeMap::new(),
+                unread: BTreeMap::new(),
                 others: BTreeMap::new(),
                 orders: Arc::new(Orders(paused.then_some(order).into_iter().collect())),
             });
@@ -184,6 +206,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 quorum_fresh,
                 peers,
                 blind: BTreeMap::new(),
+                checks: BTreeMap::new(),
                 working: BTreeSet::new(),
             }
         },
@@ -201,9 +224,8 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     let silent = broker.controller_silence.is_some_and(|s| s >= policy.controller_silent_for);
     let gone = broker.listed == Some(false) && broker.controller_silence.is_none();
     ensure(silent || gone, "no second witness")?;
+    ensure(majority(seen, policy), "no majority in sight")?;
     let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
-    let up = others.iter().filter(|(_, s)| s.answers()).count();
-    ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
     let attempts =
         seen.ledger.iter().filter_map(|ledger| Some(&ledger.brokers.get(&BROKER)?.attempts)).flatten();
@@ -214,7 +236,13 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     });
     let stopped = broker.left_first || broker.stop_told.is_some();
     ensure(!stopped || released, "it may have been stopped cleanly")?;
-    ensure(seen.down().count() <= policy.max_brokers_down, "several brokers are down")?;
+    let with = others.iter().filter(|(_, other)| went_with(broker, other, policy));
+    let (back, down): (Vec<_>, Vec<_>) = with.partition(|(_, other)| other.answers());
+    ensure(down.len() < policy.max_brokers_down, "several brokers failed together")?;
+    let late = |(_, other): &&(&BrokerId, &Seen)| {
+        other.outage.and_then(|out| out.until).is_some_and(|until| NOW.since(until) < policy.boot_patience)
+    };
+    ensure(!back.iter().any(late), "it may be booting as others did")?;
     let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
     let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;
     ensure(standing.writers.iter().all(can_fence), "a writer cannot be fenced")?;
@@ -230,6 +258,28 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(!stuck || standing.attempts.is_empty(), "the last takeover is stuck")
 }
 
+/// Whether another broker was down while this one is, and may have gone within the window of it, in one step.
+fn went_with(broker: &Seen, other: &Seen, policy: &Policy) -> bool {
+    let stopped = |seen: &Seen| seen.left_first || seen.stop_told.is_some();
+    let (down, now) = (!other.answers(), Outage { from: NOW, to: NOW, until: None });
+    if down && (other.probe.is_none() || stopped(other)) || stopped(broker) {
+        return false;
+    }
+    let ours = broker.outage.filter(|out| out.until.is_none()).unwrap_or(now);
+    let Some(theirs) = other.outage.or(down.then_some(now)) else { return false };
+    let apart = ours.from.since(theirs.to) + theirs.from.since(ours.to);
+    theirs.until.is_none_or(|until| until >= ours.from) && apart <= policy.mass_failure_window
+}
+
+/// Whether most of the other brokers answer; or, while the active controller does, most of those that should.
+fn majority(seen: &Observation, policy: &Policy) -> bool {
+    let others = || seen.brokers.iter().filter(|(id, _)| **id != BROKER).map(|(_, other)| other);
+    let (up, all) = (others().filter(|other| other.answers()).count(), others().count());
+    let gone = |o: &&Seen| o.probe.is_some() && !o.answers() && !went_with(&seen.brokers[&BROKER], o, policy);
+    let gone = others().filter(gone).count();
+    up * 2 > all || seen.quorum_fresh && (all == 0 || up > 0 && up * 2 > all - gone)
+}
+
 /// All that must be so before a Kafka is killed, written down apart from the code that decides.
 fn may_kill(seen: &Observation) -> Result<(), &'static str> {
     let ensure = |holds: bool, what| if holds { Ok(()) } else { Err(what) };
@@ -241,9 +291,7 @@ fn may_kill(seen: &Observation) -> Result<(), &'static str> {
     ensure(broker.unregistered.is_some_and(long), "it is registered, or was a moment ago")?;
     let runs = |(process, lasting)| process == LocalProcess::Running && long(lasting);
     ensure(broker.local.is_some_and(runs), "its process was not seen for long enough")?;
-    let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
-    let up = others.iter().filter(|(_, s)| s.answers()).count();
-    ensure(others.is_empty() && seen.quorum_fresh || up * 2 > others.len(), "no majority in sight")?;
+    ensure(majority(seen, &World::policy()), "no majority in sight")?;
     ensure(broker.storage.as_ref().is_none_or(|s| s.here == Some(true)), "its storage stalls")?;
     let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
     ensure(ledger.orders.0.is_empty(), "it is paused")?;
@@ -253,6 +301,10 @@ fn may_kill(seen: &Observation) -> Result<(), &'static str> {
     ensure(!open || silent(seen, &World::policy()), "somebody is at it")?;
     let stuck = matches!(&standing.state, Some(EpochState::Ended { outcome: Outcome::Stuck { .. }, .. }));
     ensure(!stuck, "the last takeover is stuck")
+}
+
+fn failed_checks() -> [Check; 4] {
+    [Check::Ledger, Check::Fence("kafka-1".into()), Check::Storage(BROKER), Check::Fence("standby-2".into())]
 }
 
 fn can_fence(host: &HostName) -> bool {
@@ -267,65 +319,6 @@ fn silent(seen: &Observation, policy: &Policy) -> bool {
 
 fn state(seen: &Observation) -> Option<EpochState> {
     seen.ledger.as_ref()?.brokers.get(&BROKER)?.state.clone()
-}
-
-fn some_plan() -> Plan {
-    let topology = World::topology();
-    let now = Now { mono: Moment::default(), wall: Timestamp::UNIX_EPOCH };
-    let seen = Observation {
-        now,
-        brokers: BTreeMap::new(),
-        ledger: None,
-        distrusted: None,
-        partitions: None,
-        metadata_fresh: false,
-        quorum_fresh: false,
-        peers: BTreeMap::new(),
-        blind: BTreeMap::new(),
-        working: BTreeSet::new(),
-    };
-    let standing = LedgerStanding::untouched("kafka-1".into());
-    let (takeover, _) = decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
-    plan(&takeover, Epoch(1), &topology, &seen).expect("configured")
-}
-
-/// Mostly what a run would write next, at times anything at all.
-#[derive(Debug, Clone)]
-enum Move {
-    /// Start what is due, or end what is started.
-    On { which: usize, fails: bool },
-    /// Whatever entry, legal or not.
-    Any(Entry),
-}
-
-fn step_move() -> impl Strategy<Value = Move> {
-    let direction = prop_oneof![4 => Just(Direction::Forward), 1 => Just(Direction::Back)];
-    let any = (0..14_usize, direction, 0..7_u8).prop_map(|(step, direction, kind)| match kind {
-        0..=2 => Entry::Started { step, direction },
-        3 => Entry::Done { step, direction, note: Note::default() },
-        4 if step % 2 == 0 => Entry::Alive,
-        4 => Entry::Failed { step, direction, error: "e".into(), kind: "failed".into() },
-        5 => Entry::NotTried { intents: vec![step as u64, step as u64 + 1], why: "old".into() },
-        _ => Entry::Resumed,
-    });
-    let on = (0..3_usize, prop::bool::weighted(0.03)).prop_map(|(which, fails)| Move::On { which, fails });
-    prop_oneof![8 => on, 1 => any.prop_map(Move::Any)]
-}
-
-/// The entries to try, the first legal one counts.
-fn entries(progress: &Progress, step_move: Move) -> Vec<Entry> {
-    let (which, fails) = match step_move {
-        Move::Any(entry) => return vec![entry],
-        Move::On { which, fails } => (which, fails),
-    };
-    let Next::Run(steps, direction) = progress.next() else { return Vec::new() };
-    let step = steps[which % steps.len()];
-    let end = if fails {
-        Entry::Failed { step, direction, error: "e".into(), kind: "failed".into() }
-    } else {
-        Entry::Done { step, direction, note: Note::default() }
-    };
-    vec![Entry::Started { step, direction }, end]
 }
 
 proptest! {
@@ -405,50 +398,37 @@ proptest! {
         prop_assert_eq!(decided(Some(volumes)), decided(None));
     }
 
-    /// Applies whatever entries are legal, and looks at what would be done next.
+    /// They say whose turn it is, and never whether a takeover is due.
     #[test]
-    fn kafka_is_started_only_after_every_earlier_stage(moves in prop::collection::vec(step_move(), 0..60)) {
-        let plan = some_plan();
-        let claim = Claim { at: Timestamp::UNIX_EPOCH, by: "standby-1".into(), cause: Cause::Automatic, succeeds: None, instance: None, plan: plan.clone() };
-        let mut progress = Progress::new(plan.clone());
-        let mut done = vec![false; plan.steps().count()];
-        let mut records = Vec::new();
-        for step_move in moves {
-            for entry in entries(&progress, step_move) {
-                let seq = records.len() as u64;
-                let record = Record { seq, at: Timestamp::UNIX_EPOCH, by: "standby-1".into(), entry };
-                if progress.apply(&record).is_ok() {
-                    note_done(&mut done, &record.entry, &plan);
-                    records.push(record);
-                    break;
+    fn failed_checks_only_order_the_standbys(seen in observation(), not_ready in any::<(bool, bool)>()) {
+        let (here, there) = not_ready;
+        let decided = |here: bool, there: bool| {
+            let mut seen = seen.clone();
+            for check in failed_checks().into_iter().filter(|_| here) {
+                let (says, remedy) = ("no".to_owned(), String::new());
+                let found = Checked { check: check.clone(), verdict: Verdict::Fail, says, remedy };
+                seen.checks.insert(check, CheckSeen { found, age: Duration::ZERO });
+            }
+            let candidates = seen.peers.values_mut().filter_map(|view| view.candidate.as_mut());
+            for peer in candidates.filter(|_| there) {
+                peer.not_ready.insert(BROKER, "fence".to_owned());
+            }
+            let mut decision = decide(BROKER, &seen, &World::topology(), &World::policy());
+            match &mut decision {
+                Decision::TakeOver(takeover) | Decision::RestartInPlace(takeover) => takeover.because.clear(),
+                Decision::Hold { reasons } => {
+                    reasons.retain(|reason| !matches!(reason, HoldReason::OthersFirst { .. }));
                 }
+                _ => {}
             }
-            if let Next::Run(steps, Direction::Forward) = progress.next()
-                && steps.iter().any(|s| matches!(plan.step(*s), Some((_, Step::StartBroker { .. }))))
-            {
-                let before = plan.steps().take_while(|(phase, _)| *phase < Phase::Start).count();
-                prop_assert!(done[..before].iter().all(|d| *d), "started too early: {:?}", done);
-            }
+            decision
+        };
+        let turn = Decision::Hold { reasons: Vec::new() };
+        let (with, without) = (decided(here, there), decided(false, false));
+        let both = |decision: &Decision| matches!(decision, Decision::TakeOver(_)) || *decision == turn;
+        prop_assert!(with == without || both(&with) && both(&without), "{with:?}, else {without:?}");
+        if here && there && without != turn {
+            prop_assert_eq!(with, without, "with nobody ready all is as without checks");
         }
-        // A crash after any of these records and a replay lead to the same place.
-        let journal = EpochJournal { broker: BROKER, epoch: plan.epoch, claim, records };
-        let replayed = Progress::replay(&journal).expect("legal once is legal again");
-        prop_assert_eq!(replayed.next(), progress.next());
-    }
-}
-
-/// Keeps count of what is done, apart from the code under test: after a crash a proof counts for nothing,
-/// unless Kafka has been started.
-fn note_done(done: &mut [bool], entry: &Entry, plan: &Plan) {
-    let steps: Vec<&Step> = plan.steps().map(|(_, step)| step).collect();
-    match entry {
-        Entry::Done { step, direction: Direction::Forward, .. } => done[*step] = true,
-        Entry::Resumed => {
-            let started = (0..steps.len()).any(|i| done[i] && matches!(steps[i], Step::StartBroker { .. }));
-            for (index, step) in steps.iter().enumerate() {
-                done[index] &= started || !step.is_proof();
-            }
-        }
-        _ => {}
     }
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod looks;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,10 +19,13 @@ fn small(site: &Site, host: &str) -> PathBuf {
     let path = site.path(&format!("small-{host}.toml"));
     let ledger = site.path("ledger");
     let (ledger, state) = (ledger.display(), site.path(&format!("state-{host}")));
+    // So that the Kafka of another test is another's.
+    let logs = site.path("logs");
     let text = format!(
         "[agent]\nhost = \"{host}\"\nstate_dir = \"{}\"\n[ledger]\ndriver = \"file\"\ndir = \"{ledger}\"\ntimeout = \
-         \"60s\"\n[[broker]]\nid = 1\nhome = \"kafka-1\"\n",
-        state.display()
+         \"60s\"\n[[broker]]\nid = 1\nhome = \"kafka-1\"\nlog_dirs = [\"{}\"]\n",
+        state.display(),
+        logs.display()
     );
     std::fs::write(&path, text).unwrap();
     path

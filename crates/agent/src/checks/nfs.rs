@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use recovery::drivers::storage::nfs_client::NfsClient;
-use recovery::model::{Broker, Fact, HostName, Locks, NfsClientId, human};
+use recovery::model::{Broker, Check, Fact, HostName, Locks, NfsClientId, human};
 use recovery::ports::Storage;
 use tokio::task::JoinSet;
 
@@ -17,13 +17,13 @@ pub(super) async fn client(world: Arc<World>) -> Vec<Item> {
     let remedy = "until then a server may take this host for another one, and its locks with it";
     let client = match NfsClient::read() {
         Ok(client) => client,
-        Err(error) => return vec![Item::fail("NFS client", error.to_string(), remedy)],
+        Err(error) => return vec![Item::fail(Check::NfsClient, error.to_string(), remedy)],
     };
     let (peers, silent) = peers(&world).await;
     let homes: BTreeSet<HostName> =
         world.topology.brokers.values().map(|broker| broker.home.clone()).collect();
     vec![match client.judge(&world.topology.here, &homes, &peers) {
-        Err(why) => Item::fail("NFS client", why, remedy),
+        Err(why) => Item::fail(Check::NfsClient, why, remedy),
         Ok(note) => {
             let names =
                 |hosts: Vec<&HostName>| hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -37,7 +37,7 @@ pub(super) async fn client(world: Arc<World>) -> Vec<Item> {
                     names(silent.iter().collect())
                 ));
             }
-            Item::ok("NFS client", says)
+            Item::ok(Check::NfsClient, says)
         }
     }]
 }
@@ -67,15 +67,21 @@ async fn peers(world: &Arc<World>) -> (Vec<(HostName, NfsClientId)>, Vec<HostNam
     (told, silent)
 }
 
+/// See [`unlinks`].
+pub(super) async fn unlinked(world: Arc<World>, broker: Broker) -> Vec<Item> {
+    let Some(storage) = world.ports.storage.get(&broker.id) else { return Vec::new() };
+    vec![unlinks(&world, &broker, storage.as_ref()).await]
+}
+
 /// What becomes of open files that are unlinked. It takes writing, so it is tried by the broker's owner
 /// alone.
-pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storage) -> Item {
-    let item = format!("broker {}: unlinking open files", broker.id);
+async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storage) -> Item {
+    let item = Check::Unlinks(broker.id);
     let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;
     let not_tried = |why: String| {
         let says =
             format!("not tried from here, because {why}: run `understudy check` on the broker's owner");
-        Item::ok(item.clone(), says)
+        Item::ok(&item, says)
     };
     match standing {
         Err(error) => return not_tried(format!("the ledger does not say who may write ({error:#})")),
@@ -85,14 +91,14 @@ pub(super) async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storag
         Ok(_) => {}
     }
     match storage.unlinks().await {
-        Ok(note) => Item::ok(item, note.text),
+        Ok(note) => Item::ok(&item, note.text),
         Err(error) => not_tried(recovery::ports::chain(&error)),
     }
 }
 
 /// What the lock that a dead owner leaves behind costs a takeover. `None`: its storage keeps none.
 pub(super) fn lease(world: &World, broker: &Broker) -> Option<Item> {
-    let item = format!("broker {}: a dead host's lock", broker.id);
+    let item = Check::Lease(broker.id);
     let Locks { at_most, lease, told, broken } = broker.locks;
     let lease = lease?;
     if world.topology.unlocked.contains(&broker.home) {
@@ -136,9 +142,9 @@ pub(super) fn lease(world: &World, broker: &Broker) -> Option<Item> {
 #[cfg(test)]
 mod tests {
     use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
+    use recovery::model::Verdict;
     use recovery::testing;
 
-    use super::super::Verdict;
     use super::*;
 
     fn host(name: &str) -> World {
@@ -168,11 +174,11 @@ mod tests {
         let told = said(locks(60, true), false).unwrap();
         assert_eq!(told.verdict, Verdict::Warn);
         assert!(
-            told.says.contains("its lease of 60.0 s") && told.remedy.contains("v4-lease-seconds"),
+            told.says.contains("its lease of 1 min") && told.remedy.contains("v4-lease-seconds"),
             "{told:?}"
         );
         let unknown = said(locks(180, false), false).unwrap();
-        assert!(unknown.verdict == Verdict::Warn && unknown.says.contains("180.0 s at most"), "{unknown:?}");
+        assert!(unknown.verdict == Verdict::Warn && unknown.says.contains("3 min at most"), "{unknown:?}");
         let short = said(locks(300, true), false).unwrap();
         assert!(short.verdict == Verdict::Fail && short.remedy.contains("lock_wait"), "{short:?}");
         assert_eq!(said(locks(60, true), true).unwrap().verdict, Verdict::Ok);

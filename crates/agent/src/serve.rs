@@ -1,0 +1,110 @@
+//! Answering over TCP to whoever asks, friend or not: each connection is short, and nobody has many.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+use tower_service::Service;
+
+/// How long a request's head may take, and the pause before the next one on the same connection.
+const HEAD: Duration = Duration::from_secs(5);
+
+/// How long a connection may live, whatever it does. Agents make one for each question; a scraper makes a new
+/// one.
+const LIFE: Duration = Duration::from_secs(30);
+
+/// The longest head that is read, in bytes. hyper's least is 8 KiB.
+const LONGEST_HEAD: usize = 16 << 10;
+
+/// How many connections there may be at a time, of everybody and of one address. An agent's peers ask twice a
+/// second, and are answered in milliseconds.
+const CONNECTIONS: usize = 256;
+const OF_ONE_ADDRESS: usize = 32;
+
+/// After an error of the listener itself, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who is being answered, and how often.
+#[derive(Debug, Clone, Default)]
+struct Guests(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+/// A connection that counts for as long as it lives.
+#[derive(Debug)]
+struct Seat {
+    guests: Guests,
+    of: IpAddr,
+}
+
+impl Guests {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: there are too many.
+    fn seat(&self, of: IpAddr) -> Option<Seat> {
+        let mut all = self.all();
+        let mine = all.get(&of).copied().unwrap_or_default();
+        if mine >= OF_ONE_ADDRESS || all.values().sum::<usize>() >= CONNECTIONS {
+            return None;
+        }
+        all.insert(of, mine + 1);
+        Some(Seat { guests: self.clone(), of })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut all = self.guests.all();
+        if let Some(count) = all.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.of);
+            }
+        }
+    }
+}
+
+/// Answers until the task is dropped. A connection beyond the limits is closed at once, and costs the others
+/// nothing.
+///
+/// # Errors
+/// Never by what anybody sends; the listener's own errors pass.
+pub(crate) async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
+    let mut pages = pages.into_make_service_with_connect_info::<SocketAddr>();
+    let guests = Guests::default();
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let Some(seat) = guests.seat(from.ip().to_canonical()) else { continue };
+        let Ok(pages) = pages.call(from).await;
+        let pages = TowerToHyperService::new(pages);
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
+        let connection = http.serve_connection(TokioIo::new(stream), pages);
+        tokio::spawn(async move {
+            let _seat = seat;
+            // What ends a connection is the other side's business.
+            let _ = timeout(LIFE, connection).await;
+        });
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

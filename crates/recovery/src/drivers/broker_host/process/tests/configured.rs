@@ -1,0 +1,163 @@
+//! What the configuration makes of Kafka: its command, user, environment and properties; what `check` says.
+
+use super::*;
+
+#[tokio::test]
+async fn a_command_that_cannot_be_run_is_named() {
+    let bed = bed(FOREVER);
+    let config =
+        ProcessConfig { command: vec!["/no/kafka.sh".into(), "{properties}".into()], ..bed.config() };
+    let driver = Process::new(config, "standby".into(), bed.root.path().join("state"), vec![bed.identity()]);
+    let driver = driver.unwrap();
+    says(&started(&driver, 1).await.unwrap_err(), "failed", "kafka.sh (broker_host.command)");
+    assert_eq!(driver.state(BROKER).await.unwrap(), ProcessState::Absent);
+}
+
+#[tokio::test]
+async fn secrets_of_the_agent_do_not_reach_kafka() {
+    let bed = bed("env; echo end of env; exec sleep 1000");
+    started(&bed.driver(), 1).await.unwrap();
+    let output = until("output", async || Some(bed.output()).filter(|o| o.contains("end of env"))).await;
+    let names: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"EXTRA") && names.contains(&"PATH"), "{output}");
+    // The shell adds the second group itself.
+    let known = "EXTRA PATH JAVA_HOME LANG LC_ALL TZ HOME UNDERSTUDY_BROKER UNDERSTUDY_EPOCH UNDERSTUDY_STATE_DIR \
+                 PWD OLDPWD SHLVL _";
+    let stray: Vec<_> = names.iter().filter(|name| !known.split(' ').any(|k| k == **name)).collect();
+    assert!(stray.is_empty(), "{stray:?}");
+}
+
+#[tokio::test]
+async fn kafka_runs_as_its_user_and_reads_its_file() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bed = bed("echo \"uid $(id -u)\"; cat \"$1\"; exec sleep 1000");
+    for open in ["", "state"] {
+        let path = bed.root.path().join(open);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let config = ProcessConfig { user: Some("nobody".into()), ..bed.config() };
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+    started(&driver, 1).await.unwrap();
+    let uid = fs::read_to_string("/etc/passwd").unwrap();
+    let uid = uid.lines().find_map(|l| l.strip_prefix("nobody:")?.split(':').nth(1)).unwrap();
+    let output = until("output", async || Some(bed.output()).filter(|o| o.contains("log.dirs="))).await;
+    assert!(output.starts_with(&format!("uid {uid}\n")), "{output}");
+    driver.stop(BROKER, LONG).await.unwrap();
+}
+
+#[tokio::test]
+async fn render_writes_what_kafka_reads() {
+    let bed = bed(FOREVER);
+    let note = bed.driver().render(BROKER, Epoch(5)).await.unwrap();
+    assert_eq!(note.details["listeners"], "PLAINTEXT://10.0.0.1:9092");
+    let path = bed.site().properties();
+    let content = fs::read_to_string(&path).unwrap();
+    assert!(content.starts_with("# Rendered by understudy for broker 1, epoch 5."), "{content}");
+    assert!(content.contains("\nnode.id=1\n"), "{content}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::write(bed.root.path().join("template"), "a=\\u12").unwrap();
+    says(&bed.driver().render(BROKER, Epoch(5)).await.unwrap_err(), "refused", "line 1");
+    fs::remove_file(bed.root.path().join("template")).unwrap();
+    says(&bed.driver().render(BROKER, Epoch(5)).await.unwrap_err(), "failed", "broker_host.template");
+    says(&bed.driver().render(BrokerId(8), Epoch(5)).await.unwrap_err(), "refused", "not configured here");
+}
+
+#[tokio::test]
+async fn check_passes_and_names_what_is_missing() {
+    let bed = bed(FOREVER);
+    fs::create_dir(bed.root.path().join("bin")).unwrap();
+    let java = bed.root.path().join("bin/java");
+    fs::copy(&bed.script, &java).unwrap();
+    let mut config = bed.config();
+    config.command[0] = text(&bed.script);
+    config.environment.insert("JAVA_HOME".into(), text(bed.root.path()));
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+    for result in driver.check(BROKER).await {
+        result.unwrap();
+    }
+    // Not attached now: fine.
+    let log = bed.root.path().join("log");
+    fs::rename(&log, bed.root.path().join("away")).unwrap();
+    let results = driver.check(BROKER).await;
+    assert!(results[3].as_ref().unwrap().text.contains("not here now"), "{results:?}");
+
+    fs::create_dir(&log).unwrap();
+    fs::write(log.join("meta.properties"), "version=1\ncluster.id=c\nnode.id=2\n").unwrap();
+    fs::remove_file(&bed.script).unwrap();
+    fs::remove_file(&java).unwrap();
+    fs::write(bed.root.path().join("template"), "").unwrap();
+    fs::remove_dir_all(bed.root.path().join("state")).unwrap();
+    fs::write(bed.root.path().join("state"), "").unwrap();
+    let problems =
+        ["install Kafka", "JAVA_HOME is", "neither `process.roles`", "belongs to broker 2", "creating"];
+    let results = driver.check(BROKER).await;
+    assert_eq!(results.len(), problems.len() + 2, "and nobody runs here without the right");
+    assert!(results[5].as_ref().unwrap().text.contains("nobody knows"), "{results:?}");
+    for (result, problem) in results.into_iter().zip(problems) {
+        let error = chain(&result.unwrap_err());
+        assert!(error.contains(problem), "{error}");
+    }
+    fs::remove_file(bed.root.path().join("state")).unwrap();
+}
+
+#[test]
+fn every_problem_of_the_configuration_is_told_at_once() {
+    let bed = bed(FOREVER);
+    let config = ProcessConfig {
+        command: vec!["kafka.sh".into()],
+        stop_command: vec!["systemctl".into(), "stop".into(), "kafka.service".into()],
+        template: "template".into(),
+        environment: BTreeMap::from([("A=B".into(), "c".into())]),
+        user: Some("no-such-user-here".into()),
+        class_data: ClassDataUse::Auto,
+        timeout: Duration::ZERO,
+    };
+    let identity = BrokerIdentity {
+        log_dirs: vec!["log".into(), "/a,b".into(), "/c".into(), "/c".into()],
+        properties: BTreeMap::from([("node.id".into(), "2".into())]),
+        ..bed.identity()
+    };
+    let result = Process::new(config, "standby".into(), "state".into(), vec![identity]);
+    let problems = result.err().unwrap();
+    let keys = [
+        "broker_host.command: `kafka.sh`",
+        "broker_host.command: no argument",
+        "broker_host.stop_command: `systemctl`",
+        "broker_host.template:",
+        "broker_host.environment:",
+        "broker_host.timeout:",
+        "agent.state_dir:",
+        "broker 1: log_dirs: `log`",
+        "broker 1: log_dirs: `/a,b`",
+        "broker 1: log_dirs: names a directory twice",
+        "broker 1: properties: `node.id`",
+        "broker_host.user: no such user",
+    ];
+    assert_eq!(problems.len(), keys.len(), "{problems:#?}");
+    for (problem, key) in problems.iter().zip(keys) {
+        assert!(problem.starts_with(key), "{problem} is not about {key}");
+    }
+}
+
+#[test]
+fn the_section_is_read_and_unknown_keys_are_refused() {
+    use crate::drivers::broker_host::BrokerHostConfig;
+    let section = |more: &str| {
+        let text = format!(
+            r#"{{"driver": "process", "command": ["/k", "{{properties}}"], "template": "/t"{more}}}"#
+        );
+        serde_json::from_str::<BrokerHostConfig>(&text)
+    };
+    let BrokerHostConfig::Process(config) = section("").unwrap() else { panic!() };
+    assert_eq!((config.timeout, config.user), (Duration::from_secs(10), None));
+    let BrokerHostConfig::Process(config) = section(r#", "timeout": "3s", "user": "kafka""#).unwrap() else {
+        panic!()
+    };
+    assert_eq!((config.timeout, config.user.as_deref()), (Duration::from_secs(3), Some("kafka")));
+    assert!(section(r#", "comand": []"#).unwrap_err().to_string().contains("comand"));
+}

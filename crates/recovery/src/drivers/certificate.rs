@@ -1,0 +1,170 @@
+//! Until when the certificates in a file are valid: one that ends unseen ends a takeover.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, Error, RootCertStore};
+
+use super::off_path::{OffPathError, off_path};
+
+/// How long reading a file may take.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
+/// Later than any certificate can say, whose years have four digits.
+const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
+
+/// A file with certificates in PEM that the agent shows, or trusts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CertificateFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether they are authorities: one valid one is enough. Of a chain each must be valid.
+    pub authorities: bool,
+}
+
+/// Why it is not known until when a file is good.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownExpiry {
+    /// The file did not come back in time.
+    #[error(transparent)]
+    Hung(#[from] OffPathError),
+    /// It cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// There is no certificate in it.
+    #[error("{} has no certificate in PEM", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A certificate in it is of a kind whose end the TLS library does not tell.
+    #[error("{} has a certificate whose end cannot be read", path.display())]
+    Unclear {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Error,
+    },
+}
+
+impl CertificateFile {
+    /// A file with authorities.
+    #[must_use]
+    pub fn authorities(path: &Path) -> Self {
+        Self { path: path.to_owned(), authorities: true }
+    }
+
+    /// A file with a certificate and what lies between it and its authority.
+    #[must_use]
+    pub fn chain(path: &Path) -> Self {
+        Self { path: path.to_owned(), authorities: false }
+    }
+
+    /// The last second in which the file is good for TLS, as its certificates say.
+    ///
+    /// # Errors
+    /// When that cannot be known.
+    pub async fn good_until(&self) -> Result<Timestamp, UnknownExpiry> {
+        let (path, what) = (self.path.clone(), format!("reading {}", self.path.display()));
+        let ends = off_path(&what, READ_LIMIT, move || ends(&path)).await??;
+        let good = if self.authorities { ends.iter().max() } else { ends.iter().min() };
+        good.copied().ok_or_else(|| UnknownExpiry::NoCertificate { path: self.path.clone() })
+    }
+}
+
+/// When each certificate in a file ends.
+fn ends(path: &Path) -> Result<Vec<Timestamp>, UnknownExpiry> {
+    let path = path.to_owned();
+    let pem = match std::fs::read(&path) {
+        Ok(pem) => pem,
+        Err(source) => return Err(UnknownExpiry::Unreadable { path, source }),
+    };
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let Ok(all) = all else { return Err(UnknownExpiry::NoCertificate { path }) };
+    let ends: Result<Vec<_>, _> = all.iter().map(end).collect();
+    ends.map_err(|source| UnknownExpiry::Unclear { path, source })
+}
+
+/// The TLS library looks at the dates before it asks who signed: at a time after its end, it says when that
+/// was.
+fn end(certificate: &CertificateDer<'_>) -> Result<Timestamp, Error> {
+    let parsed = ParsedCertificate::try_from(certificate)?;
+    let nobody = RootCertStore::empty();
+    match verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], NEVER, &[]) {
+        Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+            let seconds = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
+            Ok(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))
+        }
+        Err(error) => Err(error),
+        Ok(()) => Err(Error::General("it never ends".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An authority that signed itself, valid from 2019-01-01 until 2020-01-01.
+    const OLD: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBPTCB5aADAgECAgEBMAoGCCqGSM49BAMCMA8xDTALBgNVBAMMBHRlc3QwHhcN
+MTkwMTAxMDAwMDAwWhcNMjAwMTAxMDAwMDAwWjAPMQ0wCwYDVQQDDAR0ZXN0MFkw
+EwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAErYJDz8w+Np2zVmp+d0rTyB9tslacGPFU
+K5aQQghmuRfyw4QDbToeJGbegrwaBItLifSxMqazLRTCvsd0UnZedaMyMDAwDwYD
+VR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUGU0SqfW0ZjwLlYWvR7ifMyQw0AUwCgYI
+KoZIzj0EAwIDRwAwRAIgT3PTZlH3wcmJQicHMlXRF1ItHDLCnmgf6FE38ei0zOAC
+IDMebFIopMzhVdFedzfTM/UVyF9SBgE/iq/v26mF7S6+
+-----END CERTIFICATE-----
+";
+    /// The same until 2100-01-01.
+    const NEW: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBQTCB56ADAgECAgECMAoGCCqGSM49BAMCMA8xDTALBgNVBAMMBHRlc3QwIBcN
+MTkwMTAxMDAwMDAwWhgPMjEwMDAxMDEwMDAwMDBaMA8xDTALBgNVBAMMBHRlc3Qw
+WTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAStgkPPzD42nbNWan53StPIH22yVpwY
+8VQrlpBCCGa5F/LDhANtOh4kZt6CvBoEi0uJ9LEyprMtFMK+x3RSdl51ozIwMDAP
+BgNVHRMBAf8EBTADAQH/MB0GA1UdDgQWBBQZTRKp9bRmPAuVha9HuJ8zJDDQBTAK
+BggqhkjOPQQDAgNJADBGAiEA1Q37FmhhaGBj6yuQ3x6fVzFrxQoXLda4jTn7XL7b
+UroCIQCpuanCMBivASF8r2K7oIBC/muEhPajIZ9+QyFAYdzn+g==
+-----END CERTIFICATE-----
+";
+
+    async fn good_until(pem: &str, authorities: bool) -> Result<Timestamp, UnknownExpiry> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), pem).unwrap();
+        CertificateFile { path: file.path().to_owned(), authorities }.good_until().await
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_chain_is_good_until_the_first_of_it_ends_and_authorities_until_the_last() {
+        assert_eq!(good_until(OLD, false).await.unwrap(), at("2020-01-01T00:00:00Z"));
+        let both = format!("{OLD}{NEW}");
+        assert_eq!(good_until(&both, false).await.unwrap(), at("2020-01-01T00:00:00Z"));
+        assert_eq!(good_until(&both, true).await.unwrap(), at("2100-01-01T00:00:00Z"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_told_with_its_file() {
+        assert!(matches!(good_until("", true).await, Err(UnknownExpiry::NoCertificate { .. })));
+        assert!(matches!(good_until("notes", true).await, Err(UnknownExpiry::NoCertificate { .. })));
+        let damaged = OLD.replacen("MII", "MIJ", 1);
+        let error = good_until(&damaged, true).await.unwrap_err();
+        assert!(matches!(error, UnknownExpiry::Unclear { .. }), "{error}");
+        let gone = CertificateFile::chain(Path::new("/no/such/file")).good_until().await.unwrap_err();
+        assert_eq!(gone.to_string(), "/no/such/file cannot be read");
+    }
+}

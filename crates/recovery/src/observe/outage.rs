@@ -1,0 +1,78 @@
+//! When a broker went, as far as our own looks tell, and whether it was away. Pure.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::model::Moment;
+
+/// Looks that were on their way when a link went, or came back, say little: what was seen so long after the
+/// one and before the other is from between. Longer than any look takes.
+const BETWEEN: Duration = Duration::from_secs(3);
+
+/// A time in which a broker did not answer this agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Outage {
+    /// The first look that failed. Before an agent's first look nothing is known: what is down then went then,
+    /// to that agent.
+    pub from: Moment,
+    /// The latest moment at which it may have gone. Later than `from` only where most brokers did not answer
+    /// either, so that what failed may have been this host's link.
+    pub to: Moment,
+    /// The first look that was answered again; `None` while it is down.
+    pub until: Option<Moment>,
+}
+
+/// A run of looks that failed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failing {
+    pub(super) since: Moment,
+    /// The latest moment at which it may have gone.
+    gone: Moment,
+    /// It failed while most others answered, and no link was just going: it is the broker.
+    sure: bool,
+    /// The first word of the cluster from between.
+    word: Option<Moment>,
+}
+
+/// A run of looks that failed, and the answer after it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failed {
+    failing: Failing,
+    until: Moment,
+}
+
+impl Failing {
+    pub(super) fn begin(at: Moment) -> Self {
+        Self { since: at, gone: at, sure: false, word: None }
+    }
+
+    /// One more look that failed, begun at `at`. `dark` tells whether most brokers fail, and `heard` when the
+    /// cluster was heard last.
+    pub(super) fn look(&mut self, at: Moment, dark: bool, heard: Option<Moment>) {
+        if dark && !self.sure {
+            self.gone = at;
+        }
+        self.sure |= !dark && at.since(self.since) >= BETWEEN;
+        self.word = self.word.or(heard.filter(|heard| heard.since(self.since) >= BETWEEN));
+    }
+
+    pub(super) fn outage(self) -> Outage {
+        Outage { from: self.since, to: self.gone, until: None }
+    }
+
+    pub(super) fn end(self, until: Moment) -> Failed {
+        Failed { failing: self, until }
+    }
+}
+
+impl Failed {
+    /// `None` if it may have been well all the while, and this host cut off. It was not if the cluster was
+    /// heard meanwhile, or if this agent first met the present active controller since, at `met`: after a loss
+    /// of power they elect anew.
+    pub(super) fn outage(self, met: Moment) -> Option<Outage> {
+        let heard = self.failing.word.is_some_and(|word| self.until.since(word) >= BETWEEN);
+        let away = heard || met > self.failing.since;
+        away.then(|| Outage { until: Some(self.until), ..self.failing.outage() })
+    }
+}
