@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+
+use crate::unjudged::Waited;
 
 /// How often a condition is looked at.
 const TICK: Duration = Duration::from_millis(30);
@@ -12,7 +14,7 @@ const TICK: Duration = Duration::from_millis(30);
 /// what the failure reports.
 ///
 /// # Errors
-/// When `limit` has passed: what was awaited, and what was last seen.
+/// [`Waited`] when `limit` has passed: what was awaited, and what was last seen.
 pub fn eventually<T, E: std::fmt::Display>(
     what: &str,
     limit: Duration,
@@ -23,7 +25,7 @@ pub fn eventually<T, E: std::fmt::Display>(
         match attempt() {
             Ok(value) => return Ok(value),
             Err(seen) if begin.elapsed() >= limit => {
-                bail!("waited {limit:?} for: {what}; last seen: {seen:#}")
+                return Err(Waited { what: what.to_owned(), limit, seen: format!("{seen:#}") }.into());
             }
             Err(_) => thread::sleep(TICK),
         }

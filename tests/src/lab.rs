@@ -16,6 +16,7 @@ use crate::kafka::{Cluster, ClusterSpec};
 use crate::sandbox::Folders;
 use crate::shell;
 use crate::switch::{Hosts, PowerSwitch};
+use crate::unjudged::SetUp;
 
 /// The bed's own address on the bridge; the power switch and all clients are there.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
@@ -160,7 +161,7 @@ impl Lab {
     /// # Errors
     /// When Kafka is not there, or the cluster is not complete in five minutes.
     pub fn kafka(&self, spec: ClusterSpec) -> Result<Cluster> {
-        Cluster::start(self, spec)
+        Cluster::start(self, spec).context(SetUp)
     }
 
     /// The agent on `host` with this configuration, not started: for its commands.

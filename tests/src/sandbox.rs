@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::lab::Lab;
-use crate::shell;
+use crate::{shell, unjudged};
 
 /// Set in the inner run: the story it is for.
 const INNER: &str = "UNDERSTUDY_E2E_STORY";
@@ -37,14 +37,27 @@ pub fn story(name: &str, tell: impl FnOnce(&Lab) -> Result<()>) {
     let result = match env::var(INNER) {
         Ok(inner) if inner == name => inside(name, tell),
         Ok(inner) => Err(anyhow::anyhow!("story {name} was started inside story {inner}")),
-        Err(_) => {
-            let only = [name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"];
+        Err(_) => test_path(name).and_then(|path| {
+            let only = [&path, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"];
             outside(name, &only.map(str::to_owned), LIMIT)
-        }
+        }),
     };
     if let Err(error) = result {
         panic!("story {name}: {error:#}");
     }
+}
+
+/// The path of the test `name` in this test binary, as `--exact` wants it: `host_dies::a_host_dies`.
+///
+/// # Errors
+/// When there is no such test here, or more than one.
+pub fn test_path(name: &str) -> Result<String> {
+    let listed = Command::new(env::current_exe()?).args(["--list", "--format", "terse"]).output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let paths = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    let found: Vec<&str> = paths.filter(|path| path.rsplit("::").next() == Some(name)).collect();
+    let [path] = found[..] else { bail!("a story has the name of one test, and this is that of {found:?}") };
+    Ok(path.to_owned())
 }
 
 /// A whole program in the sandbox, instead of a test: runs `tell`, and ends this process with its verdict.
@@ -201,7 +214,7 @@ fn inside(name: &str, tell: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(&lab)));
     lab.collect();
     match told {
-        Ok(result) => result,
+        Ok(result) => result.inspect_err(|error| unjudged::leave(error, lab.artifacts())),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }

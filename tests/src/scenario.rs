@@ -17,6 +17,7 @@ use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, Rejoin, Standing};
 use crate::ontap::Ontap;
+use crate::unjudged::SetUp;
 use crate::{Fault, Lab, eventually, standby};
 
 pub use setup::Setup;
@@ -89,6 +90,10 @@ impl<'a> Scenario<'a> {
         setup: &Setup,
         prepare: impl FnOnce(&Cluster) -> Result<()>,
     ) -> Result<Self> {
+        Self::bring_up(lab, setup, prepare).context(SetUp)
+    }
+
+    fn bring_up(lab: &'a Lab, setup: &Setup, prepare: impl FnOnce(&Cluster) -> Result<()>) -> Result<Self> {
         let cluster = lab.kafka(setup.cluster.clone())?;
         let ledger = lab.kept("ledger")?;
         let ontap = setup.ontap.map(|_| Ontap::start(lab, &cluster)).transpose()?;

@@ -31,10 +31,17 @@ impl Bed {
     /// # Errors
     /// Kafka cannot be fetched, or something does not compile.
     pub(crate) fn prepare(workspace: &Workspace, packages: &[&str], profile: Profile) -> Result<Self> {
+        Self::of(workspace, workspace.build(packages, profile)?)
+    }
+
+    /// The same of programs that were built already.
+    ///
+    /// # Errors
+    /// Kafka cannot be fetched, or there is no agent among the programs.
+    pub(crate) fn of(workspace: &Workspace, programs: Programs) -> Result<Self> {
         let kafka_home = kafka::ensure(&kafka::CURRENT)?;
         let classes = kafka::classes::ensure(&kafka_home);
         let classes = classes.inspect_err(|error| eprintln!("going on without it: {error:#}")).ok();
-        let programs = workspace.build(packages, profile)?;
         let agent = programs.path("understudy")?;
         let artifacts = workspace.root.join("target/artifacts");
         fs::create_dir_all(&artifacts).with_context(|| format!("cannot make {}", artifacts.display()))?;
@@ -64,7 +71,7 @@ impl Bed {
     ///
     /// # Errors
     /// It cannot be fetched.
-    pub(crate) fn with_older_kafka(mut self) -> Result<Self> {
+    pub(crate) fn older_kafka(mut self) -> Result<Self> {
         self.kafka_home = kafka::ensure(&kafka::OLDER)?;
         self.classes = None;
         Ok(self)

@@ -1,6 +1,7 @@
 //! `cargo xtask chaos`: the fault marathon.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -42,7 +43,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     become_program(&mut program)
 }
 
-/// Three minutes, always the same faults: part of `cargo xtask test`.
+/// How long a part of a run, and a round of a search, lasts.
+pub(crate) const MINUTES: u32 = 3;
+
+/// Always the same faults: part of `cargo xtask test --tier all`.
 pub(crate) fn run_for_test(bed: &Bed) -> Result<()> {
-    shell::run(bed.program("chaos")?.args(["--minutes", "3", "--seed", "1"]))
+    shell::run(&mut afresh(bed, 1)?)
+}
+
+/// The command that throws the faults of `seed`, for `cargo xtask search`.
+///
+/// # Errors
+/// There is no such program.
+pub(crate) fn afresh(bed: &Bed, seed: u64) -> Result<Command> {
+    let mut chaos = bed.program("chaos")?;
+    chaos.args(["--minutes", &MINUTES.to_string(), "--seed", &seed.to_string()]);
+    Ok(chaos)
 }

@@ -13,9 +13,12 @@ mod nfs_bed;
 mod older;
 mod preflight;
 mod report;
+mod search;
 mod setup;
 mod shell;
 mod sim;
+mod speed;
+mod suite;
 mod test;
 mod tools;
 mod workspace;
@@ -30,6 +33,7 @@ use clap::Parser;
 enum Xtask {
     Setup(setup::Args),
     Test(test::Args),
+    Search(search::Args),
     Demo(demo::Args),
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Xtask::parse() {
         Xtask::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Test(args) => test::run(&args),
+        Xtask::Search(args) => search::run(&args),
         Xtask::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Bench(bench) => bench::run(&bench).map(|()| ExitCode::SUCCESS),
         Xtask::Chaos(args) => chaos::run(&args).map(|()| ExitCode::SUCCESS),

@@ -4,6 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::suite::{self, Ran};
+
+/// Tests of the table of the slowest.
+const SLOWEST: usize = 25;
+
 /// How many tests passed and failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -23,6 +28,7 @@ enum Outcome {
 #[derive(Default)]
 pub(crate) struct Report {
     parts: Vec<(&'static str, Tally, Outcome)>,
+    tests: Vec<Ran>,
 }
 
 impl Report {
@@ -69,8 +75,49 @@ impl Report {
         })
     }
 
-    /// Prints one line for each part.
+    /// Records tests that were run.
+    pub(crate) fn ran(&mut self, tests: Vec<Ran>) {
+        self.tests.extend(tests);
+    }
+
+    /// Prints what each test that passed at its second try had waited for at its first.
+    pub(crate) fn print_flaky(&self) {
+        for test in &self.tests {
+            if let suite::Outcome::Flaky(first) = &test.outcome {
+                eprintln!("flaky: {} (first: {first:?})", test.name);
+            }
+        }
+    }
+
+    /// Prints one line for each part, in order, and what took how long, the slowest first.
     pub(crate) fn print(&self) {
+        self.print_times();
+        self.print_parts();
+        for test in &self.tests {
+            if let suite::Outcome::Failed(why) = &test.outcome {
+                eprintln!("failed: {}: {why}", test.name);
+            }
+        }
+    }
+
+    fn print_times(&self) {
+        let parts = self.parts.iter().filter_map(|(name, _, outcome)| match outcome {
+            Outcome::Passed(took) | Outcome::Failed(took, _) => Some((*took, *name)),
+            Outcome::Skipped(_) => None,
+        });
+        let tests = self.tests.iter().map(|test| (test.took, test.name.as_str())).collect();
+        for (what, mut rows, most) in
+            [("parts", parts.collect::<Vec<_>>(), SLOWEST), ("tests", tests, SLOWEST)]
+        {
+            rows.sort_by_key(|(took, _)| std::cmp::Reverse(*took));
+            eprintln!("\n{what}, slowest first");
+            for (took, name) in rows.into_iter().take(most) {
+                eprintln!("  {:>7.1} s  {name}", took.as_secs_f64());
+            }
+        }
+    }
+
+    fn print_parts(&self) {
         eprintln!("\nsummary");
         for (name, tally, outcome) in &self.parts {
             let tests = match tally {

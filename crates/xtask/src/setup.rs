@@ -2,30 +2,47 @@
 
 use anyhow::Result;
 
-use crate::preflight::{self, Scope};
+use crate::preflight::{self, Missing, Scope};
 use crate::workspace::Workspace;
 use crate::{kafka, nfs_bed, tools};
 
-/// Get what the other commands need: packages (as root), cargo tools, Kafka, the NFS tier's hosts.
+/// Get what the other commands need: packages (as root) and Kafka; with `--tier`, what one part of the tests needs
+/// besides.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Also what this part needs.
+    #[arg(long)]
+    tier: Option<Tier>,
+}
+
+/// The parts of `cargo xtask test --tier all` that need something besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Tier {
+    /// Whatever can be had here.
+    All,
+    /// Kernel, disk image and server of the hosts on real NFS.
+    Nfs,
+    /// cargo-deny.
+    Licences,
+}
 
 /// Runs the command.
-pub(crate) fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     preflight::ensure(Scope::Stories)?;
-    let workspace = Workspace::find()?;
-    for tool in [tools::DENY, tools::NEXTEST] {
-        eprintln!("ready: {}", tool.ensure(&workspace)?.display());
-    }
     let kafka_home = kafka::ensure(&kafka::CURRENT)?;
     eprintln!("ready: {}", kafka_home.display());
     eprintln!("ready: {}", kafka::classes::ensure(&kafka_home)?.display());
-    match nfs_bed::obstacle() {
-        Some(why) => eprintln!("left out: the NFS tier: {why}"),
-        None => {
+    if matches!(args.tier, Some(Tier::All | Tier::Licences)) {
+        eprintln!("ready: {}", tools::DENY.ensure(&Workspace::find()?)?.display());
+    }
+    match (args.tier, nfs_bed::obstacle()) {
+        (Some(Tier::Nfs), Some(why)) => return Err(Missing(format!("the NFS tier: {why}")).into()),
+        (Some(Tier::All), Some(why)) => eprintln!("left out: the NFS tier: {why}"),
+        (Some(Tier::All | Tier::Nfs), None) => {
             preflight::ensure(Scope::Nfs)?;
             eprintln!("ready: {}", nfs_bed::ensure()?.display());
         }
+        _ => {}
     }
     Ok(())
 }

@@ -1,21 +1,21 @@
 //! `cargo xtask sim`: whole clusters in one process, one from each seed.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::preflight::{self, Scope};
 use crate::shell;
 use crate::workspace::{Profile, Workspace};
 
-/// Seeds of one run of `cargo xtask test`.
-pub(crate) const SEEDS_OF_A_TEST: u64 = 20_000;
+/// Seeds of one round of a search: a minute's work.
+pub(crate) const AFRESH: u64 = 20_000;
 
 /// Simulate whole clusters with every fault, one from each seed; show the first that breaks a promise.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many seeds.
-    #[arg(long, default_value_t = SEEDS_OF_A_TEST)]
+    #[arg(long, default_value_t = AFRESH)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
@@ -34,24 +34,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     simulate(&Workspace::find()?, args)
 }
 
-/// As `cargo xtask test` runs it: seeds that no run has had before, for those that every run has are soon
-/// obeyed. The base is printed, so that a run can be repeated.
-pub(crate) fn run_for_test(workspace: &Workspace) -> Result<()> {
-    let from = base(SystemTime::now());
-    let again = format!("cargo xtask sim --seeds {SEEDS_OF_A_TEST} --from {from}");
-    eprintln!("{SEEDS_OF_A_TEST} clusters; the same ones again: {again}");
-    let result = simulate(workspace, &Args { seeds: SEEDS_OF_A_TEST, from, jobs: None, show: false });
-    result.with_context(|| format!("the same clusters again: {again}"))
+/// As `cargo xtask test` runs it: always the same clusters, from seed 0 on.
+pub(crate) fn run_for_test(workspace: &Workspace, seeds: u64) -> Result<()> {
+    simulate(workspace, &Args { seeds, from: 0, jobs: None, show: false })
 }
 
-/// The milliseconds since 1970: runs that begin within the same twenty seconds share seeds, and no others do.
-fn base(now: SystemTime) -> u64 {
-    now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
+/// The command that simulates clusters that no run has had before, for `cargo xtask search`.
+///
+/// # Errors
+/// It does not compile.
+pub(crate) fn afresh(workspace: &Workspace, from: u64) -> Result<Command> {
+    command(workspace, &Args { seeds: AFRESH, from, jobs: None, show: false })
 }
 
 fn simulate(workspace: &Workspace, args: &Args) -> Result<()> {
+    shell::run(&mut command(workspace, args)?)
+}
+
+fn command(workspace: &Workspace, args: &Args) -> Result<Command> {
     let program = workspace.build(&["understudy-sim"], Profile::Release)?.path("sim")?;
-    let mut sim = std::process::Command::new(program);
+    let mut sim = Command::new(program);
     sim.args(["--seeds", &args.seeds.to_string(), "--from", &args.from.to_string()]);
     if let Some(jobs) = args.jobs {
         sim.args(["--jobs", &jobs.to_string()]);
@@ -59,5 +61,5 @@ fn simulate(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.show {
         sim.arg("--show");
     }
-    shell::run(&mut sim)
+    Ok(sim)
 }

@@ -16,8 +16,6 @@ pub(crate) struct Tool {
 
 /// Licences, bans and sources of every dependency.
 pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
-/// Runs tests, each in its own process, with deadlines.
-pub(crate) const NEXTEST: Tool = Tool { name: "cargo-nextest", version: "0.9.151" };
 
 impl Tool {
     /// The binary's path, at exactly our version; builds it first if need be.
@@ -52,6 +50,11 @@ impl Tool {
         Ok(binary)
     }
 
+    /// Whether it was built, at exactly our version.
+    pub(crate) fn is_there(&self) -> bool {
+        cache::dir().is_ok_and(|cache| self.is_at(&cache.join("tools/bin").join(self.name)))
+    }
+
     fn is_at(&self, binary: &Path) -> bool {
         let Ok(output) = Command::new(binary).arg("--version").stdin(Stdio::null()).output() else {
             return false;
@@ -59,7 +62,7 @@ impl Tool {
         output.status.success() && self.says(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// Whether `--version` printed our name and version: `cargo-nextest 0.9.151 (6b3f99457 2026-11-02)`.
+    /// Whether `--version` printed our name and version: `cargo-deny 0.20.2`.
     fn says(&self, text: &str) -> bool {
         let mut words = text.split_whitespace();
         words.next() == Some(self.name) && words.next() == Some(self.version)
@@ -72,9 +75,9 @@ mod tests {
 
     #[test]
     fn only_the_exact_version_counts() {
-        assert!(NEXTEST.says("cargo-nextest 0.9.151 (6b3f99457 2026-11-02)\nrelease: 0.9.151\n"));
-        assert!(!NEXTEST.says("cargo-nextest 0.9.15"));
-        assert!(!NEXTEST.says("cargo-deny 0.9.151"));
-        assert!(!NEXTEST.says(""));
+        assert!(DENY.says("cargo-deny 0.20.2 (6b3f99457 2026-11-02)\nrelease: 0.20.2\n"));
+        assert!(!DENY.says("cargo-deny 0.20.20"));
+        assert!(!DENY.says("cargo-fmt 0.20.2"));
+        assert!(!DENY.says(""));
     }
 }

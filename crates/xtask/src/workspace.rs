@@ -75,6 +75,7 @@ impl Workspace {
 }
 
 /// What a build made.
+#[derive(Clone)]
 pub(crate) struct Programs {
     /// Cargo's messages, one JSON object per line.
     pub(crate) messages: String,
@@ -89,7 +90,8 @@ impl Programs {
         self.messages
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|message| message["target"]["name"] == name)
+            // The unit tests of a program have its name as well.
+            .filter(|message| message["target"]["name"] == name && message["profile"]["test"] != true)
             .find_map(|message| message["executable"].as_str().map(PathBuf::from))
             .with_context(|| format!("no package that was built has a program {name}"))
     }
@@ -109,7 +111,8 @@ mod tests {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"understudy","kind":["lib"]},"executable":null}
 {"reason":"build-script-executed","package_id":"x"}
 {"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/debug/other"}
-{"reason":"compiler-artifact","target":{"name":"understudy","kind":["bin"]},"executable":"/t/debug/understudy"}
+{"reason":"compiler-artifact","target":{"name":"understudy","kind":["bin"]},"profile":{"test":true},"executable":"/t/debug/deps/understudy-1"}
+{"reason":"compiler-artifact","target":{"name":"understudy","kind":["bin"]},"profile":{"test":false},"executable":"/t/debug/understudy"}
 {"reason":"build-finished","success":true}"#;
         let programs = Programs { messages: messages.to_owned() };
         assert_eq!(programs.path("understudy").unwrap(), PathBuf::from("/t/debug/understudy"));

@@ -221,7 +221,7 @@ fn nothing_is_left_behind() {
     let marker = format!("31536{:05}", std::process::id());
     for (told, kill) in [("panics_with_a_process_running", false), ("waits_to_be_killed", true)] {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([told, "--exact", "--ignored", "--nocapture"])
+            .args([&e2e::test_path(told).unwrap(), "--exact", "--ignored", "--nocapture"])
             .env("BED_MARKER", &marker)
             .env("UNDERSTUDY_ARTIFACTS", std::env::temp_dir().join(format!("bed-{marker}")))
             .stdout(Stdio::piped())
@@ -356,7 +356,7 @@ fn a_takeover_by_hand_loses_nothing() {
 
 /// The configuration that stories start from has only keys that the example explains.
 fn fits_the_example(config: &toml::Table) -> Result<()> {
-    let example: toml::Table = toml::from_str(include_str!("../../deploy/examples/standby.toml"))?;
+    let example: toml::Table = toml::from_str(include_str!("../../../deploy/examples/standby.toml"))?;
     let (ours, theirs) = (key_paths("", &config.clone().into()), key_paths("", &example.into()));
     // The fence agent's options are its own.
     let foreign: Vec<_> = ours.difference(&theirs).filter(|path| !path.contains(".options.")).collect();

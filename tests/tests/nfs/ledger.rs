@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use e2e::nfs::{Export, GuestSpec, NfsBed};
-use e2e::{Lab, story};
+use e2e::{Lab, story, test_path};
 use recovery::drivers::ledger::LedgerConfig;
 use recovery::drivers::ledger::contract::{append, claim, decision, ended, started};
 use recovery::drivers::ledger::file::FileLedgerConfig;
@@ -50,7 +50,8 @@ fn tell(lab: &Lab, name: &str) -> Result<()> {
     let program = env::current_exe()?.canonicalize()?;
     let inside = format!("{INSIDE}=/mnt");
     let program = program.to_str().context("a path that is not UTF-8")?;
-    let command = ["env", &inside, program, name, "--exact", "--nocapture"];
+    let path = test_path(name)?;
+    let command = ["env", &inside, program, &path, "--exact", "--nocapture"];
     let said = guest.run_within(LONG + Duration::from_secs(30), &command);
     server.ensure_runs()?;
     let said = said?;

@@ -1,0 +1,166 @@
+//! `cargo xtask test`: judges a change, in the order of what fails quickest. It gives the same answer twice: seeds and
+//! stories are pinned ([`gate`]), and what looks for unknown faults is `cargo xtask search`.
+
+mod gate;
+mod parts;
+mod quarantine;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::preflight::{self, Missing, Scope};
+use crate::report::{Report, Tally};
+use crate::workspace::Workspace;
+use crate::{nfs_bed, speed};
+
+use parts::{Part, Runner};
+
+/// Judge a change: format, lints, unit and property tests, doc tests, 2,000 simulated clusters, and fifteen
+/// stories on a real Kafka. `--tier all` runs everything there is.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Everything, or one part of it.
+    #[arg(long)]
+    tier: Option<Tier>,
+    /// Only tests with this in their names, of every tier or the one given; then nothing but tests is run.
+    filter: Option<String>,
+}
+
+/// The parts of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Tier {
+    /// All of them; takes hours, and builds what is missing.
+    All,
+    /// In process: format, lints, unit and property tests, doc tests.
+    Unit,
+    /// Every story on hosts in network namespaces and a real Kafka.
+    Netns,
+    /// Corners of one rule, on this Kafka and on 3.9, and the oldest supported agent beside this one.
+    Corners,
+    /// Every story on hosts with kernels of their own, and a real NFS server. As root.
+    Nfs,
+    /// 20,000 simulated clusters.
+    Simulation,
+    /// Random faults on a real cluster under load, three minutes, always the same ones.
+    Marathon,
+    /// The vendor's Python client and Ansible modules against the fake ONTAP.
+    Conformance,
+    /// Licences, bans and sources of every dependency; builds cargo-deny if need be.
+    Licences,
+}
+
+impl Args {
+    fn parts(&self) -> Vec<Part> {
+        use Part::{
+            Clippy, Conformance, Corners, DocTests, Format, GateStories, Licences, LicencesIfChanged,
+            Marathon, Nfs, Seeds, Stories, Unit,
+        };
+        const ALL: u64 = 20_000;
+        if self.filter.is_some() {
+            return match self.tier {
+                None | Some(Tier::All) => vec![Unit, Stories, Corners, Nfs],
+                Some(Tier::Unit) => vec![Unit],
+                Some(Tier::Netns) => vec![Stories],
+                Some(Tier::Corners) => vec![Corners],
+                Some(Tier::Nfs) => vec![Nfs],
+                Some(_) => Vec::new(),
+            };
+        }
+        match self.tier {
+            None => vec![Format, Clippy, LicencesIfChanged, Unit, DocTests, Seeds(gate::SEEDS), GateStories],
+            Some(Tier::All) => vec![
+                Format,
+                Clippy,
+                Licences,
+                Unit,
+                DocTests,
+                Conformance,
+                Seeds(ALL),
+                Stories,
+                Marathon,
+                Corners,
+                Nfs,
+            ],
+            Some(Tier::Unit) => vec![Format, Clippy, Unit, DocTests],
+            Some(Tier::Netns) => vec![Stories],
+            Some(Tier::Corners) => vec![Corners],
+            Some(Tier::Nfs) => vec![Nfs],
+            Some(Tier::Simulation) => vec![Seeds(ALL)],
+            Some(Tier::Marathon) => vec![Marathon],
+            Some(Tier::Conformance) => vec![Conformance],
+            Some(Tier::Licences) => vec![Licences],
+        }
+    }
+}
+
+/// Runs the command. Something that failed is in the exit code; an error is what kept us from trying.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let parts = args.parts();
+    if let (Some(Tier::Nfs), Some(why)) = (args.tier, nfs_bed::obstacle()) {
+        return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
+    }
+    preflight::ensure(if parts.iter().any(|part| part.takes_hosts()) {
+        Scope::Stories
+    } else {
+        Scope::Build
+    })?;
+    let speed = speed::measure();
+    eprintln!("speed figure {:.2} s", speed.as_secs_f64());
+    let mut runner = Runner::new(Workspace::find()?, args.filter.clone());
+    let mut report = Report::default();
+    for part in parts {
+        runner.run(part, &mut report);
+    }
+    report.print();
+    eprintln!(
+        "speed figure {:.2} s at the start, {:.2} s now",
+        speed.as_secs_f64(),
+        speed::measure().as_secs_f64()
+    );
+    let mut total = report.total();
+    if let Some(filter) = &args.filter
+        && total == Tally::default()
+    {
+        eprintln!("no test has {filter:?} in its name");
+        total.failed = 1;
+    }
+    report.print_flaky();
+    writeln!(io::stdout(), "{} passed, {} failed", total.passed, total.failed)?;
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(tier: Option<Tier>, filter: Option<&str>) -> Vec<Part> {
+        Args { tier, filter: filter.map(str::to_owned) }.parts()
+    }
+
+    #[test]
+    fn the_gate_builds_and_runs_nothing_that_judges_no_change() {
+        let gate = parts(None, None);
+        assert!(gate.contains(&Part::GateStories) && gate.contains(&Part::Unit));
+        for other in
+            [Part::Licences, Part::Conformance, Part::Marathon, Part::Nfs, Part::Corners, Part::Stories]
+        {
+            assert!(!gate.contains(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_leaves_nothing_but_tests() {
+        assert_eq!(parts(Some(Tier::Netns), Some("x")), [Part::Stories]);
+        assert!(!parts(None, Some("x")).contains(&Part::Clippy));
+    }
+
+    #[test]
+    fn everything_has_each_tier() {
+        let all = parts(Some(Tier::All), None);
+        for tier in <Tier as clap::ValueEnum>::value_variants() {
+            assert!(parts(Some(*tier), None).iter().all(|part| all.contains(part)), "{tier:?}");
+        }
+    }
+}

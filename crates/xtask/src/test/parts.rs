@@ -1,0 +1,286 @@
+//! The parts of a run, and what they share: everything is built once, by the first part that needs it.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{gate, quarantine};
+use crate::bed::Bed;
+use crate::preflight::{self, Scope};
+use crate::report::{Report, Tally};
+use crate::suite::{self, Outcome, Place, Test};
+use crate::workspace::{Programs, Workspace};
+use crate::{cache, chaos, conformance, nfs_bed, older, shell, sim, tools};
+
+/// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
+const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
+
+/// A part of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Format,
+    Clippy,
+    Licences,
+    /// Only where `Cargo.lock` changed since they last passed, and the tool is there.
+    LicencesIfChanged,
+    Unit,
+    DocTests,
+    Conformance,
+    /// So many simulated clusters, from seed 0 on.
+    Seeds(u64),
+    /// The pinned ones.
+    GateStories,
+    Stories,
+    Marathon,
+    Corners,
+    Nfs,
+}
+
+impl Part {
+    /// It needs Kafka, and hosts of its own.
+    pub(super) fn takes_hosts(self) -> bool {
+        matches!(self, Self::GateStories | Self::Stories | Self::Marathon | Self::Corners | Self::Nfs)
+    }
+}
+
+/// What was built, for all parts.
+struct Built {
+    programs: Programs,
+    tests: Vec<Test>,
+}
+
+/// Runs parts.
+pub(super) struct Runner {
+    workspace: Workspace,
+    filter: Option<String>,
+    /// `Some(None)`: it was tried, and does not compile.
+    built: Option<Option<Built>>,
+    bed: Option<Option<Bed>>,
+}
+
+impl Runner {
+    pub(super) fn new(workspace: Workspace, filter: Option<String>) -> Self {
+        Self { workspace, filter, built: None, bed: None }
+    }
+
+    pub(super) fn run(&mut self, part: Part, report: &mut Report) {
+        match part {
+            Part::Format => self.format(report),
+            Part::Clippy => self.clippy(report),
+            Part::Licences => {
+                report.part("licences and bans", |_| self.licences());
+            }
+            Part::LicencesIfChanged => self.licences_if_changed(report),
+            Part::Unit => self.unit_tests(report),
+            Part::DocTests => {
+                // `e2e` has none, and the libraries of the others share what is built.
+                let mut doc = self.workspace.cargo("test");
+                report.part("doc tests", |_| shell::run(doc.args(["--workspace", "--quiet", "--doc"])));
+            }
+            Part::Conformance => {
+                report.part("ONTAP conformance", |tally| conformance::run_for_test(&self.workspace, tally));
+            }
+            Part::Seeds(seeds) => {
+                report.part("simulation", |_| sim::run_for_test(&self.workspace, seeds));
+            }
+            Part::GateStories => self.gate_stories(report),
+            Part::Stories => self
+                .stories(report, "stories", |test| test.binary.target == "stories" && test.name() != BY_HAND),
+            Part::Marathon => {
+                if let Some(bed) = self.bed(report) {
+                    report.part("fault marathon", |_| chaos::run_for_test(bed));
+                }
+            }
+            Part::Corners => self.corners(report),
+            Part::Nfs => self.nfs(report),
+        }
+    }
+
+    fn format(&self, report: &mut Report) {
+        report.part("format", |_| {
+            shell::run(self.workspace.cargo("fmt").args(["--all", "--check"]))
+                .context("`cargo fmt --all` puts it right")
+        });
+    }
+
+    fn clippy(&self, report: &mut Report) {
+        report.part("clippy", |_| {
+            let mut clippy = self.workspace.cargo("clippy");
+            shell::run(clippy.args(["--workspace", "--all-targets", "--", "--deny", "warnings"]))
+        });
+    }
+
+    fn licences(&self) -> Result<()> {
+        let mut check = Command::new(tools::DENY.ensure(&self.workspace)?);
+        check.current_dir(&self.workspace.root);
+        shell::run(check.args(["--workspace", "check", "bans", "licenses", "sources"]))?;
+        fs::write(self.licences_passed()?, "").context("cannot note that the licences passed")
+    }
+
+    /// The file that says: with these dependencies they passed.
+    fn licences_passed(&self) -> Result<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        for name in ["Cargo.lock", "deny.toml"] {
+            fs::read(self.workspace.root.join(name))
+                .with_context(|| format!("cannot read {name}"))?
+                .hash(&mut hasher);
+        }
+        Ok(cache::dir()?.join("tools").join(format!("licences-{:016x}", hasher.finish())))
+    }
+
+    fn licences_if_changed(&self, report: &mut Report) {
+        let name = "licences and bans";
+        match (self.licences_passed().is_ok_and(|file| file.exists()), tools::DENY.is_there()) {
+            (true, _) => report.skip(name, "Cargo.lock is what it was when they last passed"),
+            (false, false) => report.skip(name, "`cargo xtask test --tier licences` builds the tool for it"),
+            (false, true) => {
+                report.part(name, |_| self.licences());
+            }
+        }
+    }
+
+    fn built(&mut self, report: &mut Report) -> Option<&Built> {
+        if self.built.is_none() {
+            let built = report.part("build", |_| {
+                let programs = suite::build(&self.workspace)?;
+                Ok(Built { tests: suite::list(&self.workspace, &programs)?, programs })
+            });
+            self.built = Some(built);
+        }
+        self.built.as_ref()?.as_ref()
+    }
+
+    /// Kafka, the agent and the bed's own programs.
+    fn bed(&mut self, report: &mut Report) -> Option<&mut Bed> {
+        if self.bed.is_none() {
+            let programs = self.built(report)?.programs.clone();
+            self.bed = Some(report.part("kafka", |_| Bed::of(&self.workspace, programs)));
+        }
+        self.bed.as_mut()?.as_mut()
+    }
+
+    fn selected(&self, test: &Test) -> bool {
+        self.filter.as_ref().is_none_or(|part| test.path.contains(part))
+    }
+
+    fn unit_tests(&mut self, report: &mut Report) {
+        let Some(built) = self.built(report) else { return };
+        let tests: Vec<Test> = built.tests.iter().filter(|test| !test.is_story()).cloned().collect();
+        let tests = tests.into_iter().filter(|test| self.selected(test)).collect();
+        Self::tell(&self.workspace, report, "unit tests", None, tests);
+    }
+
+    fn gate_stories(&mut self, report: &mut Report) {
+        let Some(built) = self.built(report) else { return };
+        let missing = gate::missing(&built.tests);
+        let left_out = report.part("quarantine", |_| {
+            ensure!(missing.is_empty(), "no test has these names of the gate's stories: {missing:?}");
+            let entries = quarantine::read(&self.workspace.root)?;
+            let stale = quarantine::stale(&entries, jiff::Zoned::now().date());
+            ensure!(stale.is_empty(), "older than {} days, mend or remove: {stale:?}", quarantine::DAYS);
+            Ok(entries)
+        });
+        let Some(left_out) = left_out else { return };
+        for entry in left_out.iter().filter(|entry| gate::STORIES.contains(&entry.name.as_str())) {
+            report.skip("quarantine", format!("{}: {} (seen {})", entry.name, entry.symptom, entry.seen));
+        }
+        self.stories(report, "stories", |test| {
+            gate::STORIES.contains(&test.name()) && left_out.iter().all(|entry| entry.name != test.name())
+        });
+    }
+
+    /// The stories that `select` wants.
+    fn stories(&mut self, report: &mut Report, name: &'static str, select: impl Fn(&Test) -> bool) {
+        let Some(built) = self.built(report) else { return };
+        let tests: Vec<Test> =
+            built.tests.iter().filter(|test| test.is_story() && select(test)).cloned().collect();
+        let tests: Vec<Test> = tests.into_iter().filter(|test| self.selected(test)).collect();
+        if tests.is_empty() {
+            return;
+        }
+        if self.bed(report).is_some() {
+            Self::tell(&self.workspace, report, name, self.bed.as_ref().and_then(Option::as_ref), tests);
+        }
+    }
+
+    fn tell(
+        workspace: &Workspace,
+        report: &mut Report,
+        name: &'static str,
+        bed: Option<&Bed>,
+        tests: Vec<Test>,
+    ) {
+        let place = Place { root: &workspace.root, bed, outputs: workspace.root.join("target/tests") };
+        let mut ran = Vec::new();
+        report.part(name, |tally| {
+            ran = suite::run(&place, tests)?;
+            let failed = ran.iter().filter(|ran| matches!(ran.outcome, Outcome::Failed(_))).count() as u64;
+            *tally = Tally { passed: ran.len() as u64 - failed, failed };
+            if failed == 0 {
+                return Ok(());
+            }
+            match bed {
+                Some(bed) => bail!("what the failed stories left is in {}", bed.artifacts.display()),
+                None => bail!("{failed} tests failed"),
+            }
+        });
+        report.ran(ran);
+    }
+
+    fn corners(&mut self, report: &mut Report) {
+        self.stories(report, "corners", |test| {
+            test.binary.target == "corners" && !test.path.starts_with("upgrade::") || test.name() == BY_HAND
+        });
+        let upgrade = |test: &Test| test.binary.target == "corners" && test.path.starts_with("upgrade::");
+        if self.wants(report, upgrade) {
+            match older::obstacle(&self.workspace) {
+                // Building the older agent takes minutes where it is not kept yet.
+                None if self.add_older_agent(report) => self.stories(report, "two versions", upgrade),
+                None => {}
+                Some(why) => report.skip("two versions", why),
+            }
+        }
+        let any_kafka = |test: &Test| test.path.starts_with("on_any_kafka::");
+        if self.wants(report, any_kafka) && self.bed(report).is_some() {
+            let Some(bed) = self.bed.take().flatten() else { return };
+            let older = report.part("older kafka", |_| bed.older_kafka());
+            self.bed = Some(older);
+            self.stories(report, "corners on the older kafka", any_kafka);
+            // The next part has today's again.
+            self.bed = None;
+        }
+    }
+
+    fn wants(&mut self, report: &mut Report, select: impl Fn(&Test) -> bool) -> bool {
+        let filter = self.filter.clone();
+        let selected = |test: &Test| filter.as_ref().is_none_or(|part| test.path.contains(part));
+        self.built(report).is_some_and(|built| built.tests.iter().any(|test| select(test) && selected(test)))
+    }
+
+    fn add_older_agent(&mut self, report: &mut Report) -> bool {
+        if self.bed(report).is_none() {
+            return false;
+        }
+        let Some(Some(bed)) = &mut self.bed else { return false };
+        report.part("older agent", |_| bed.add_older_agent(&self.workspace)).is_some()
+    }
+
+    fn nfs(&mut self, report: &mut Report) {
+        let nfs = |test: &Test| test.binary.target == "nfs";
+        if !self.wants(report, nfs) {
+            return;
+        }
+        if let Some(why) = nfs_bed::obstacle() {
+            report.skip("NFS stories", why);
+            return;
+        }
+        let Some(bed) = self.bed(report) else { return };
+        let hosts = report.part("NFS hosts", |_| preflight::ensure(Scope::Nfs).and_then(|()| bed.add_nfs()));
+        if hosts.is_some() {
+            self.stories(report, "NFS stories", nfs);
+        }
+    }
+}
