@@ -119,8 +119,9 @@ impl Search {
             let (name, left) = (story.name().to_owned(), self.bed.artifacts.join(story.name()));
             let first = self.bed.artifacts.join(format!("{name}.first"));
             let outputs = self.workspace.root.join("target/tests");
-            let place = Place { root: &self.workspace.root, bed: Some(&self.bed), outputs };
-            let again = format!("cargo xtask test --tier netns {name}");
+            let seed = clock();
+            let place = Place { root: &self.workspace.root, bed: Some(&self.bed), seed: Some(seed), outputs };
+            let again = format!("UNDERSTUDY_SEED={seed} cargo xtask test --tier netns {name}");
             for ran in suite::run(&place, vec![story])? {
                 match ran.outcome {
                     Outcome::Passed => {}

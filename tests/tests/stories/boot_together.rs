@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::agent::Agent;
@@ -17,12 +17,12 @@ use rustix::process::{Pid, Signal, kill_process};
 const GAP_MS: u128 = 2000;
 
 /// How long after Kafka the agent begins in each boot of this run, in milliseconds; less than zero: before.
-/// Others in every run, and told when one fails. `UNDERSTUDY_BOOTS` says how many.
+/// Always the same ones, but for `UNDERSTUDY_SEED`; told when one fails. `UNDERSTUDY_BOOTS` says how many.
 fn gaps_ms() -> Result<Vec<i64>> {
     let boots = std::env::var("UNDERSTUDY_BOOTS").map_or(Ok(4), |boots| boots.parse::<u128>())?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
-    // Evenly over both orders, from a point by the clock.
-    let gap = |n| i64::try_from((now + n * 2 * GAP_MS / boots) % (2 * GAP_MS));
+    let first = std::env::var("UNDERSTUDY_SEED").map_or(Ok(250), |seed| seed.parse::<u128>())?;
+    // Evenly over both orders.
+    let gap = |n| i64::try_from((first + n * 2 * GAP_MS / boots) % (2 * GAP_MS));
     let gaps: Result<Vec<i64>, _> = (0..boots).map(gap).collect();
     Ok(gaps?.into_iter().map(|gap| gap - GAP_MS as i64).collect())
 }

@@ -49,6 +49,8 @@ pub(crate) struct Place<'a> {
     pub(crate) root: &'a Path,
     /// For stories: Kafka, the agent, a place for evidence.
     pub(crate) bed: Option<&'a Bed>,
+    /// What stories choose their moments by; without it, always the same ones.
+    pub(crate) seed: Option<u64>,
     /// One file a test; made if need be.
     pub(crate) outputs: PathBuf,
 }
@@ -149,6 +151,9 @@ impl Place<'_> {
             .stderr(output);
         if let Some(bed) = self.bed {
             bed.give_to(&mut command);
+        }
+        if let Some(seed) = self.seed {
+            command.env("UNDERSTUDY_SEED", seed.to_string());
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {}", test.label()))?;
         let begin = Instant::now();
