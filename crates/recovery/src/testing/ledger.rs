@@ -9,7 +9,7 @@ use super::{Crash, World};
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Epoch, HostName, Order, Orders};
-use crate::ports::{Cell, Ledger, LedgerError, Note};
+use crate::ports::{Cell, Clock, Ledger, LedgerError, Note};
 
 impl World {
     /// Whether this write reaches the ledger, and whether the agent lives to learn of it.
@@ -78,7 +78,7 @@ impl Ledger for World {
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let record = Record {
             seq: 0,
-            at: claim.at,
+            at: self.now().wall,
             by: claim.by.clone(),
             entry: Entry::Claimed { claim: Box::new(claim.clone()) },
         };

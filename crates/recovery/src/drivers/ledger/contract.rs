@@ -143,6 +143,8 @@ async fn a_claim_is_seen_by_others(ours: &dyn Ledger, theirs: &dyn Ledger) {
     let claim = claim(10, 1, "a");
     let record = ours.claim(&claim).await.unwrap();
     assert_eq!((record.seq, &record.by), (0, &claim.by));
+    // The phase `claim` is what passes between the two.
+    assert_ne!(record.at, claim.at, "a record is dated by the clock, and not by its claim");
     assert_eq!(record.entry, Entry::Claimed { claim: Box::new(claim.clone()) });
     theirs.sync().await.unwrap();
     let seen = newest(theirs, 10).await;

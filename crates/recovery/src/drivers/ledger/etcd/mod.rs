@@ -237,7 +237,7 @@ impl EtcdLedger {
     async fn make_claim(&self, claim: &Claim) -> Result<Record, Stop> {
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let claimed = Entry::Claimed { claim: Box::new(claim.clone()) };
-        let record = Record { seq: 0, at: claim.at, by: claim.by.clone(), entry: claimed };
+        let record = Record { seq: 0, at: Timestamp::now(), by: claim.by.clone(), entry: claimed };
         loop {
             let seen = self.seen(broker).await?;
             let mut only_if = vec![Compare::written_at(&self.keys.head(broker), seen.token)];
