@@ -101,6 +101,18 @@ fn every_reason_has_its_section() {
 }
 
 #[test]
+fn every_hold_has_words_of_its_own() {
+    let mut told = BTreeSet::new();
+    // Each distrust says what was found, which is nothing here.
+    let spoken = |reason: &HoldReason| !matches!(reason, HoldReason::LedgerDistrusted { .. });
+    for reason in std::iter::successors(next_hold(None), |r| next_hold(Some(r))).filter(spoken) {
+        let text = reason.to_string();
+        assert!(text.contains(' '), "{} is told as {text:?}", reason.label());
+        assert!(told.insert(text), "{} is told in another one's words", reason.label());
+    }
+}
+
+#[test]
 fn every_link_of_the_runbook_leads_somewhere() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runbooks/holds-and-errors.md");
     let runbook = fs::read_to_string(path).expect("the runbook is there");

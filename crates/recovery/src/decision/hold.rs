@@ -296,7 +296,18 @@ impl fmt::Display for HoldReason {
             Self::AwaitingApproval => {
                 write!(f, "mode is approve: run `understudy approve` to let it be taken over")
             }
-            doubt => doubt.fmt_doubt(f),
+            Self::Isolated { .. }
+            | Self::MetadataBlind
+            | Self::OutOfReach { .. }
+            | Self::Starting { .. }
+            | Self::OneWitness
+            | Self::LoneObserver { .. }
+            | Self::PeerSeesIt { .. }
+            | Self::LedgerUnreachable
+            | Self::LedgerDamaged { .. }
+            | Self::MassFailure { .. }
+            | Self::StorageStalled { .. }
+            | Self::HostCarries { .. } => self.fmt_doubt(f),
         }
     }
 }
@@ -349,9 +360,20 @@ impl HoldReason {
                 "{host} also owns broker {broker}, which answers: the fence would take that one down"
             ),
             Self::LedgerUnreachable => write!(f, "the ledger cannot be read"),
-            // Those above have words of their own. A new one without any is told by its name, and not by a
-            // false cause.
-            other => f.write_str(other.label()),
+            // Told by `Display` itself: a reason that neither names does not compile.
+            Self::StoppedCleanly { .. }
+            | Self::NeverListed
+            | Self::Paused { .. }
+            | Self::BudgetSpent { .. }
+            | Self::ClaimedElsewhere { .. }
+            | Self::OthersFirst { .. }
+            | Self::FencedHere { .. }
+            | Self::LeftToOthers { .. }
+            | Self::StandbyFull { .. }
+            | Self::NoFence { .. }
+            | Self::LedgerDistrusted { .. }
+            | Self::Observing
+            | Self::AwaitingApproval => Ok(()),
         }
     }
 }
