@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::CommandFactory;
+use understudy::cli::Cli;
 use understudy::config::{Config, reference};
 
 fn root() -> PathBuf {
@@ -31,6 +33,19 @@ fn every_problem_is_told_at_once_with_key_line_and_remedy() {
     let text = fs::read_to_string(dir.join("many-problems.toml")).unwrap();
     let error = Config::parse(Path::new("many-problems.toml"), &text).unwrap_err();
     expect_file(&dir.join("many-problems.expected"), &format!("{error}\n"));
+}
+
+/// A reference that names a command which there is not, or another one than is meant, sends people astray.
+#[test]
+fn the_reference_names_commands_that_exist() {
+    let page = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let known: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    let named = page.split("`understudy ").skip(1).filter_map(|rest| rest.split([' ', '`']).next());
+    let unknown: Vec<&str> = named.filter(|name| !known.iter().any(|known| known == name)).collect();
+    assert!(unknown.is_empty(), "no such commands: {unknown:?}");
+    let (_, mode) = page.split_once("| `mode` |").unwrap();
+    let mode = mode.lines().next().unwrap();
+    assert!(mode.contains("`approve` waits for `understudy approve`"), "{mode}");
 }
 
 #[test]

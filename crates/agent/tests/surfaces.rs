@@ -234,6 +234,18 @@ async fn a_port_in_use_is_told_with_its_key() {
 }
 
 #[test]
+fn a_broker_is_always_in_one_state() {
+    let metrics = Metrics::default();
+    emit(&metrics, Timestamp::now(), What::Decided { decision: Decision::Healthy, evidence: Vec::new() });
+    let decision = Decision::StandDown { epoch: Epoch(3) };
+    emit(&metrics, Timestamp::now(), What::Decided { decision, evidence: Vec::new() });
+    let text = metrics.text(&status(None)).unwrap();
+    let states = text.lines().filter(|line| line.starts_with("understudy_broker_state{"));
+    let on: Vec<&str> = states.filter(|line| line.ends_with(" 1")).collect();
+    assert_eq!(on, ["understudy_broker_state{broker=\"1\",state=\"stand_down\"} 1"]);
+}
+
+#[test]
 fn metrics_are_made_of_events() {
     let metrics = Metrics::default();
     let begun = Timestamp::now();

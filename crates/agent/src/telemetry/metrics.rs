@@ -68,20 +68,6 @@ struct BySignal {
     signal: String,
 }
 
-/// The labels of `understudy_broker_state`: the kinds of [`Decision`].
-const STATES: [&str; 10] = [
-    "healthy",
-    "suspect",
-    "hold",
-    "take_over",
-    "restart_in_place",
-    "switch_over",
-    "hand_over",
-    "resume",
-    "withdraw",
-    "escalate",
-];
-
 /// Of what there is one of, and sometimes none.
 type NoLabels = [(&'static str, &'static str); 0];
 
@@ -279,7 +265,7 @@ impl Metrics {
     }
 
     fn decided(&self, broker: i32, decision: &Decision) {
-        for state in STATES {
+        for state in Decision::LABELS {
             let now = i64::from(state == decision.label());
             self.state.get_or_create(&ByState { broker, state }).set(now);
         }

@@ -92,22 +92,38 @@ pub struct Takeover {
 }
 
 impl Decision {
-    /// The metric label.
+    /// Every label that there is.
+    pub const LABELS: [&'static str; 11] = [
+        "healthy",
+        "suspect",
+        "hold",
+        "take_over",
+        "restart_in_place",
+        "switch_over",
+        "hand_over",
+        "stand_down",
+        "resume",
+        "withdraw",
+        "escalate",
+    ];
+
+    /// The metric label: always one of [`Decision::LABELS`].
     #[must_use]
     pub fn label(&self) -> &'static str {
-        match self {
-            Self::Healthy => "healthy",
-            Self::Suspect { .. } => "suspect",
-            Self::Hold { .. } => "hold",
-            Self::TakeOver(_) => "take_over",
-            Self::RestartInPlace(_) => "restart_in_place",
-            Self::SwitchOver(_) => "switch_over",
-            Self::HandOver { .. } => "hand_over",
-            Self::StandDown { .. } => "stand_down",
-            Self::Resume { .. } => "resume",
-            Self::Withdraw { .. } => "withdraw",
-            Self::Escalate { .. } => "escalate",
-        }
+        let index = match self {
+            Self::Healthy => 0,
+            Self::Suspect { .. } => 1,
+            Self::Hold { .. } => 2,
+            Self::TakeOver(_) => 3,
+            Self::RestartInPlace(_) => 4,
+            Self::SwitchOver(_) => 5,
+            Self::HandOver { .. } => 6,
+            Self::StandDown { .. } => 7,
+            Self::Resume { .. } => 8,
+            Self::Withdraw { .. } => 9,
+            Self::Escalate { .. } => 10,
+        };
+        Self::LABELS[index]
     }
 
     /// Whether somebody should be told at once.
