@@ -1,5 +1,5 @@
 //! `cargo xtask search`: looks for faults that nobody knows of, for as long as there is time. What it finds, and is
-//! mended, becomes a pinned scenario of `crates/sim/tests/seeds.rs` or a story; it judges no change.
+//! mended, becomes a pinned scenario of `crates/sim/tests/it/seeds.rs` or a story; it judges no change.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -55,9 +55,7 @@ impl Test {
 
     /// It computes all the time, while most others wait.
     fn is_search(&self) -> bool {
-        self.binary.package == "crates/sim"
-            || self.binary.target == "protocol"
-            || self.path.starts_with("protocol::")
+        self.binary.package == "crates/sim" || self.binary.target == "protocol"
     }
 
     fn limit(&self) -> Duration {
@@ -128,6 +126,7 @@ fn paths(binary: &Binary, more: &[&str]) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn an_executable_with_tests_is_known_by_its_message() {
@@ -143,6 +142,28 @@ mod tests {
         assert_eq!(read(&message("bin", false, "/w/crates/agent")), None, "a program is no test");
         assert_eq!(read(&message("lib", true, "/elsewhere")), None, "not one of ours");
         assert_eq!(read("not json"), None);
+    }
+
+    /// A file that no `main.rs` declares would be silently left out.
+    #[test]
+    fn every_file_of_a_test_binary_is_in_it() {
+        let root = Workspace::find().unwrap().root;
+        let packages = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+        let folders = packages.chain([root.join("tests"), root.join("fuzz")]).map(|path| path.join("tests"));
+        let binaries = folders.filter_map(|path| fs::read_dir(path).ok()).flatten();
+        let mut seen = 0;
+        for main in binaries.map(|entry| entry.unwrap().path().join("main.rs")).filter(|main| main.is_file())
+        {
+            let (text, folder) = (fs::read_to_string(&main).unwrap(), main.parent().unwrap());
+            for file in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+                let rust = file.extension().is_some_and(|extension| extension == "rs");
+                let listed = text.lines().any(|line| line == format!("mod {name};"));
+                assert!(!rust || name == "main" || listed, "{} lacks `mod {name};`", main.display());
+            }
+            seen += 1;
+        }
+        assert!(seen > 5, "{seen} test binaries");
     }
 
     #[test]

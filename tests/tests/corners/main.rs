@@ -3,8 +3,3 @@
 mod combined;
 mod on_any_kafka;
 mod upgrade;
-
-#[test]
-fn every_file_here_is_told() {
-    e2e::ensure_listed(include_str!("main.rs"), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corners"));
-}

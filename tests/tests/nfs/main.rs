@@ -9,8 +9,3 @@ mod lease;
 mod ledger;
 mod refused;
 mod silly_rename;
-
-#[test]
-fn every_file_here_is_told() {
-    e2e::ensure_listed(include_str!("main.rs"), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs"));
-}

@@ -47,7 +47,11 @@ fn the_daemon_recovers_a_broker_whose_host_dies() {
             "time-to-ISR: agent {measured:.2} s, seen from outside {:.2} s",
             rejoin.all_in_sync
         ));
-        ensure!(error < 1.5 + rejoin.all_in_sync / 4.0, "the agent says {measured} s, from outside it was {} s", rejoin.all_in_sync);
+        ensure!(
+            error < 1.5 + rejoin.all_in_sync / 4.0,
+            "the agent says {measured} s, from outside it was {} s",
+            rejoin.all_in_sync
+        );
 
         ensure!(lab.switch().count("off", "b1") >= 1, "the old host was never fenced");
         let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;

@@ -31,8 +31,3 @@ mod told_to_a_person;
 mod two_standbys;
 mod unregister;
 mod wrong_listener;
-
-#[test]
-fn every_file_here_is_told() {
-    e2e::ensure_listed(include_str!("main.rs"), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stories"));
-}

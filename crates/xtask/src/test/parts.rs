@@ -213,7 +213,8 @@ impl Runner {
         bed: Option<&Bed>,
         tests: Vec<Test>,
     ) {
-        let place = Place { root: &workspace.root, bed, seed: None, outputs: workspace.root.join("target/tests") };
+        let place =
+            Place { root: &workspace.root, bed, seed: None, outputs: workspace.root.join("target/tests") };
         let mut ran = Vec::new();
         report.part(name, |tally| {
             ran = suite::run(&place, tests)?;

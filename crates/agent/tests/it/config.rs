@@ -1,0 +1,271 @@
+//! The configuration: every problem at once, every example good, the reference page fresh.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use understudy::cli::Cli;
+use understudy::config::{Config, reference};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Compares with a committed file; `UPDATE_EXPECTED=1` writes it anew.
+fn expect_file(path: &Path, actual: &str) {
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, actual).unwrap();
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{} is not up to date: run the test with UPDATE_EXPECTED=1 and look at the difference.\n{actual}",
+        path.display()
+    );
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_key_line_and_remedy() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let text = fs::read_to_string(dir.join("many-problems.toml")).unwrap();
+    let error = Config::parse(Path::new("many-problems.toml"), &text).unwrap_err();
+    expect_file(&dir.join("many-problems.expected"), &format!("{error}\n"));
+}
+
+/// A reference that names a command which there is not, or another one than is meant, sends people astray.
+#[test]
+fn the_reference_names_commands_that_exist() {
+    let page = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let known: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    let named = page.split("`understudy ").skip(1).filter_map(|rest| rest.split([' ', '`']).next());
+    let unknown: Vec<&str> = named.filter(|name| !known.iter().any(|known| known == name)).collect();
+    assert!(unknown.is_empty(), "no such commands: {unknown:?}");
+    let (_, mode) = page.split_once("| `mode` |").unwrap();
+    let mode = mode.lines().next().unwrap();
+    assert!(mode.contains("`approve` waits for `understudy approve`"), "{mode}");
+}
+
+#[test]
+fn a_guarded_broker_may_not_carry_the_ledger() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let config = Config::parse(Path::new("u.toml"), &text).unwrap();
+    let broker = config.topology.brokers.values().next().unwrap();
+    let (before, after) = text.split_once("[ledger]").unwrap();
+    let after = after.split_once("\n[").map_or(String::new(), |(_, rest)| format!("\n[{rest}"));
+    let with = |bootstrap: &str| {
+        let ledger = format!("[ledger]\ndriver = \"kafka\"\nbootstrap = [\"{bootstrap}\"]\n");
+        Config::parse(Path::new("u.toml"), &format!("{before}{ledger}{after}"))
+    };
+    with("ledger-1.example.net:9092").unwrap();
+    let error = with(&broker.listener.to_string()).unwrap_err().to_string();
+    for words in [
+        "ledger.bootstrap".to_owned(),
+        format!("names broker {}, which is guarded", broker.id),
+        "none could start".to_owned(),
+        "in another cluster, or on brokers that are not guarded".to_owned(),
+    ] {
+        assert!(error.contains(&words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn secrets_are_not_repeated_in_problems() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let secret = text.replace("username = \"understudy\"", "username = \"hunter2\\n\"");
+    assert_ne!(text, secret);
+    let error = Config::parse(Path::new("u.toml"), &secret).unwrap_err().to_string();
+    assert!(error.contains("host[0].fence[0].options.username"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn every_example_is_good() {
+    let examples = fs::read_dir(root().join("deploy/examples")).unwrap().map(|entry| entry.unwrap().path());
+    let examples: Vec<_> = examples.filter(|path| path.extension().is_some_and(|e| e == "toml")).collect();
+    assert!(!examples.is_empty());
+    for path in examples {
+        let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+}
+
+#[test]
+fn the_example_means_what_it_says() {
+    let config = Config::load(&root().join("deploy/examples/standby.toml")).unwrap();
+    assert_eq!(config.topology.here.0, "standby-1");
+    assert!(config.topology.controllers_known);
+    let fences: Vec<_> = config.topology.fences.iter().map(|(h, f)| (h.0.as_str(), f.join(","))).collect();
+    assert!(fences.contains(&("kafka-1", "fence_agent".to_owned())), "{fences:?}");
+    assert!(fences.contains(&("kafka-2", "exec".to_owned())), "{fences:?}");
+    let addresses: Vec<_> = config.topology.brokers.values().map(|b| b.address.as_deref()).collect();
+    assert_eq!(addresses, [Some("10.20.0.11/24"), Some("10.20.0.12/24")]);
+    let rack = config.brokers.values().next().unwrap().properties.get("broker.rack").cloned();
+    assert_eq!(rack.as_deref(), Some("a"));
+}
+
+#[test]
+fn peers_and_canaries_mean_what_they_say() {
+    let path = root().join("deploy/examples/standby.toml");
+    let config = Config::load(&path).unwrap();
+    let peers: Vec<_> = config.topology.peers.iter().map(|host| host.0.as_str()).collect();
+    assert_eq!(peers, ["kafka-1", "standby-2"]);
+    assert_eq!(config.peers[0].url, "http://10.20.9.32:9095");
+    let [canary] = config.canaries.as_slice() else { panic!("{:?}", config.canaries) };
+    assert_eq!(
+        (canary.dir.as_path(), canary.brokers.as_slice()),
+        (Path::new("/mnt/understudy/canary"), &[1, 2][..])
+    );
+
+    // What the example spells out is what is meant when it is left out.
+    let text = fs::read_to_string(&path).unwrap();
+    let short = text.replace("period = \"1s\"\ndeadline = \"1500ms\"", "");
+    assert_ne!(text, short);
+    let [left_out] = Config::parse(&path, &short).unwrap().canaries.try_into().unwrap();
+    assert_eq!((left_out.period, left_out.deadline), (canary.period, canary.deadline));
+}
+
+#[test]
+fn this_host_is_no_peer_of_itself_and_a_canary_fits_the_policy_and_no_log_dir() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let bad = text.replace("host = \"standby-2\"", "host = \"standby-1\"");
+    let bad = bad.replace("[policy]", "[policy]\nstale_after = \"2s\"");
+    let bad = bad.replace("/mnt/understudy/canary", "/mnt/kafka/broker1/canary");
+    let error = Config::parse(Path::new("u.toml"), &bad).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["peer[0].host", "canary[0].dir", "canary[0].deadline"], "{error}");
+}
+
+/// The example with what is commented out in it.
+fn everything_of_ontap() -> String {
+    let text = fs::read_to_string(root().join("deploy/examples/standby-ontap.toml")).unwrap();
+    let is_key = |line: &str| {
+        line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let typed = |line: &str| match line.strip_prefix("# ") {
+        Some(inner) if is_key(inner) => format!("{inner}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(typed).collect()
+}
+
+#[test]
+fn what_the_ontap_example_leaves_out_is_good_too() {
+    let text = everything_of_ontap();
+    let config = Config::parse(Path::new("u.toml"), &text).unwrap_or_else(|error| panic!("{error}"));
+    assert!(config.warnings.is_empty() && config.ontap_clients.is_some());
+    let (id, broker) = config.brokers.first_key_value().unwrap();
+    let watched = broker.storage.watched(*id).unwrap();
+    assert_eq!((watched.svm.as_str(), watched.volumes.as_slice()), ("svm1", &["kafka01".to_owned()][..]));
+}
+
+#[test]
+fn snapshots_and_counters_fit_the_grant_and_the_policy() {
+    let bad = everything_of_ontap().replace("keep = 2", "keep = 0\nvolumes = [\"kafka02\"]");
+    let bad = bad.replace("quiet_after = \"15s\"", "quiet_after = \"5s\"\ndeadline = \"2s\"");
+    let error = Config::parse(Path::new("u.toml"), &bad).unwrap_err();
+    let mut keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    keys.sort_unstable();
+    let wanted = [
+        "broker[0].storage.snapshot.keep",
+        "broker[0].storage.snapshot.volumes",
+        "ontap_clients.deadline",
+        "ontap_clients.quiet_after",
+    ];
+    assert_eq!(keys, wanted, "{error}");
+
+    // Without a broker on ONTAP there is nothing to count.
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let error = Config::parse(Path::new("u.toml"), &format!("{text}\n[ontap_clients]\n")).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["ontap_clients"], "{error}");
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let at = text.find("[policy]").unwrap();
+    let to = at + text[at..].find("[ledger]").unwrap();
+    let config = Config::parse(Path::new("u.toml"), &format!("{}{}", &text[..at], &text[to..])).unwrap();
+    let policy = config.policy;
+    let millis = [
+        policy.host_down_after,
+        policy.hung_after,
+        policy.process_down_after,
+        policy.controller_silent_for,
+        policy.stale_after,
+    ]
+    .map(|limit| limit.as_millis());
+    assert_eq!(millis, [1_500, 30_000, 60_000, 1_000, 3_000]);
+    assert_eq!(policy.max_brokers_down, 1);
+}
+
+#[test]
+fn a_mode_must_be_typed() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let error = Config::parse(Path::new("u.toml"), &text.replace("mode = \"auto\"", "")).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["mode"]);
+}
+
+#[test]
+fn a_home_without_a_fence_is_a_warning_only_while_observing() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let unfenced = text.replace("home = \"kafka-2\"", "home = \"kafka-7\"");
+    let error = Config::parse(Path::new("u.toml"), &unfenced).unwrap_err();
+    assert_eq!(error.problems.len(), 1, "{error}");
+    assert_eq!(error.problems[0].key, "broker[1].home");
+    let observing = unfenced.replace("mode = \"auto\"", "mode = \"observe\"");
+    let config = Config::parse(Path::new("u.toml"), &observing).unwrap();
+    assert_eq!(config.warnings.len(), 1);
+}
+
+#[test]
+fn a_proof_by_export_rules_speaks_of_every_broker_that_may_run_there() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby-ontap.toml")).unwrap();
+    let text = text.replace("mode = \"observe\"", "mode = \"auto\"");
+    assert!(Config::parse(Path::new("u.toml"), &text).is_ok());
+    let (before, grant) = text.split_at(text.find("[broker.storage.grant]").unwrap());
+    let (power, rules) =
+        (text.find("[[host.fence]]\ndriver = \"fence").unwrap(), text.find("[[host.fence]]").unwrap());
+    let power_end = text.find("[broker_host]").unwrap();
+    let swapped = [&text[..rules], &text[power..power_end], &text[rules..power], &text[power_end..]].concat();
+    let standby = "[[host]]\nname = \"standby-2\"\n\n[[host.fence]]";
+    let other = text[rules..power].replacen("[[host.fence]]", standby, 1).replace("kafka01", "kafka09");
+    let other = text.replace("[broker_host]", &format!("{other}[broker_host]"));
+    for (text, key, words) in [
+        (before.to_owned(), "broker[0].storage", "has no grant, and kafka-1 is fenced by export rules"),
+        (
+            [before, &grant.replace("kafka01", "kafka02")].concat(),
+            "broker[0].storage.grant.volumes",
+            "kafka02: not among",
+        ),
+        ([before, &grant.replace("svm1", "svm2")].concat(), "broker[0].storage.grant", "another url or svm"),
+        (swapped, "broker[0].storage.grant", "kafka-1, which stays in the rule"),
+        (other, "broker[0].storage.grant.volumes", "the fence of standby-2 denies"),
+        (
+            text.replace("\"10.20.0.31\"", "\"10.20.0.31\", \"10.20.0.41\""),
+            "broker[0].storage.grant.addresses",
+            "10.20.0.41 is an address of kafka-1 too",
+        ),
+    ] {
+        let error = Config::parse(Path::new("u.toml"), &text).unwrap_err();
+        let found = error.problems.iter().find(|problem| problem.key == key);
+        assert!(found.is_some_and(|problem| problem.reason.contains(words)), "{key} {words}: {error}");
+        let observing = text.replace("mode = \"auto\"", "mode = \"observe\"");
+        assert!(!Config::parse(Path::new("u.toml"), &observing).unwrap().warnings.is_empty());
+    }
+}
+
+#[test]
+fn what_is_not_toml_is_told_with_its_line() {
+    let error = Config::parse(Path::new("u.toml"), "mode = \"auto\"\n[agent\n").unwrap_err();
+    assert_eq!(error.problems.len(), 1);
+    assert_eq!(error.problems[0].line, Some(2), "{error}");
+    assert!(error.to_string().contains("column 7"), "{error}");
+}
+
+#[test]
+fn the_reference_page_is_fresh() {
+    expect_file(&root().join("docs/configuration.md"), &reference().to_string());
+}

@@ -1,0 +1,19 @@
+//! The core and its drivers from outside, a subject a module. The model is a binary of its own (`protocol`).
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
+
+mod architecture;
+mod daemon;
+mod dead;
+mod decisions;
+mod execution;
+mod freshness;
+mod held_locks;
+mod outlived;
+mod prediction;
+mod properties;
+mod rejoining;
+mod runbooks;
+mod stand_down;
+mod standing;
+mod transcripts;
