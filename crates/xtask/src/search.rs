@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::bed::Bed;
 use crate::preflight::{self, Scope};
-use crate::suite::{self, Outcome, Place, Test};
+use crate::suite::{self, Outcome, Place, Ran, Test};
 use crate::workspace::Workspace;
 use crate::{chaos, shell, sim};
 
@@ -41,6 +41,7 @@ struct Search {
     workspace: Workspace,
     bed: Bed,
     stories: Vec<Test>,
+    properties: Vec<Test>,
     /// Where findings go.
     folder: PathBuf,
     until: Instant,
@@ -52,8 +53,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
     let programs = suite::build(&workspace)?;
-    let mut stories = suite::list(&workspace, &programs)?;
-    stories.retain(|test| test.is_story() && test.binary.target == "stories");
+    let tests = suite::list(&workspace, &programs)?;
+    let of =
+        |select: fn(&Test) -> bool| tests.iter().filter(|test| select(test)).cloned().collect::<Vec<_>>();
+    let mut stories = of(|test| test.is_story() && test.binary.target == "stories");
+    let properties = of(|test| test.path.starts_with("properties::"));
     let seed = clock();
     let first = usize::try_from(seed)? % stories.len().max(1);
     stories.rotate_left(first);
@@ -61,9 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let bed = Bed::of(&workspace, programs)?;
     let until = Instant::now() + Duration::from_secs(60 * u64::from(args.minutes));
-    let mut search = Search { workspace, bed, stories, folder, until, findings: Vec::new() };
+    let mut search = Search { workspace, bed, stories, properties, folder, until, findings: Vec::new() };
     while search.has_time() {
         search.seeds()?;
+        search.properties()?;
         search.faults()?;
         search.stories()?;
     }
@@ -80,6 +85,14 @@ impl Search {
         let again = format!("cargo xtask sim --seeds {} --from {from}", sim::AFRESH);
         let mut seeds = sim::afresh(&self.workspace, from)?;
         self.look(&again, "a simulated cluster broke a promise", &mut seeds, None)
+    }
+
+    /// Property tests with cases that no run has had before.
+    fn properties(&mut self) -> Result<()> {
+        let tests = self.properties.clone();
+        self.tests(tests, None, |name, seed| {
+            format!("PROPTEST_RNG_SEED={seed} cargo test --workspace {name}")
+        })
     }
 
     fn faults(&mut self) -> Result<()> {
@@ -116,26 +129,40 @@ impl Search {
         while self.has_time() && begin.elapsed() < STORIES {
             let Some(story) = self.stories.first().cloned() else { break };
             self.stories.rotate_left(1);
-            let (name, left) = (story.name().to_owned(), self.bed.artifacts.join(story.name()));
-            let first = self.bed.artifacts.join(format!("{name}.first"));
-            let outputs = self.workspace.root.join("target/tests");
-            let seed = clock();
-            let place = Place { root: &self.workspace.root, bed: Some(&self.bed), seed: Some(seed), outputs };
-            let again = format!("UNDERSTUDY_SEED={seed} cargo xtask test --tier netns {name}");
-            for ran in suite::run(&place, vec![story])? {
-                match ran.outcome {
-                    Outcome::Passed => {}
-                    Outcome::Flaky(what) => {
-                        let what = format!("{name} waited in vain, once of two times: {what}");
-                        self.found(what, &again, &[Some(&first)])?;
-                    }
-                    Outcome::Failed(why) => {
-                        self.found(format!("{name}: {why}"), &again, &[Some(&left), Some(&first)])?;
-                    }
-                }
-            }
+            let again =
+                |name: &str, seed| format!("UNDERSTUDY_SEED={seed} cargo xtask test --tier netns {name}");
+            self.tests(vec![story], Some(&self.bed.artifacts.clone()), again)?;
         }
         drop(busy);
+        Ok(())
+    }
+
+    /// Runs tests by a fresh seed; what stories leave is in `artifacts`.
+    fn tests(
+        &mut self,
+        tests: Vec<Test>,
+        artifacts: Option<&Path>,
+        again: impl Fn(&str, u64) -> String,
+    ) -> Result<()> {
+        let seed = clock();
+        let outputs = self.workspace.root.join("target/tests");
+        let place = Place { root: &self.workspace.root, bed: Some(&self.bed), seed: Some(seed), outputs };
+        for Ran { name, outcome, .. } in suite::run(&place, tests)? {
+            let [left, first] =
+                [name.clone(), format!("{name}.first")].map(|name| Some(artifacts?.join(name)));
+            let left = [left.as_deref(), first.as_deref()];
+            match outcome {
+                Outcome::Passed => {}
+                Outcome::Flaky(what) => {
+                    self.found(
+                        format!("{name} waited in vain, once of two times: {what}"),
+                        &again(&name, seed),
+                        &left,
+                    )?;
+                }
+                Outcome::Failed(why) => self.found(format!("{name}: {why}"), &again(&name, seed), &left)?,
+            }
+        }
         Ok(())
     }
 

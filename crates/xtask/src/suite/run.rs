@@ -16,6 +16,8 @@ use crate::bed::Bed;
 
 /// Most tests wait for a clock or a socket: on two cores, six at once take half the time of two.
 const AT_ONCE: usize = 6;
+/// What the cases of property tests come from, so that a run is the same twice.
+const PROPERTIES: u64 = 1;
 /// How often a test is looked at.
 const TICK: Duration = Duration::from_millis(5);
 /// Lines of a failed test's output that are printed; the rest is in its file.
@@ -49,7 +51,7 @@ pub(crate) struct Place<'a> {
     pub(crate) root: &'a Path,
     /// For stories: Kafka, the agent, a place for evidence.
     pub(crate) bed: Option<&'a Bed>,
-    /// What stories choose their moments by; without it, always the same ones.
+    /// What property tests take their cases from and stories their moments; without it, always the same ones.
     pub(crate) seed: Option<u64>,
     /// One file a test; made if need be.
     pub(crate) outputs: PathBuf,
@@ -155,6 +157,7 @@ impl Place<'_> {
         if let Some(seed) = self.seed {
             command.env("UNDERSTUDY_SEED", seed.to_string());
         }
+        command.env("PROPTEST_RNG_SEED", self.seed.unwrap_or(PROPERTIES).to_string());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", test.label()))?;
         let begin = Instant::now();
         loop {
