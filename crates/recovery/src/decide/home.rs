@@ -63,12 +63,14 @@ impl Case<'_> {
     }
 
     /// The last sign of life of a broker that somebody starts here: its unit, or a person. One that this agent
-    /// has not started, and that was heard after it stopped answering, may be silent for as long as a boot.
+    /// has not started, and that was heard after it stopped answering and after its process here was gone, may be
+    /// silent for as long as a boot. One that is stopped is heard until its process ends.
     pub(super) fn started_by_others(&self) -> Option<Duration> {
         let silence = self.here.controller_silence.filter(|_| !self.here.crashed)?;
-        let absent = self.here.local.is_some_and(|(process, _)| process == LocalProcess::Absent);
+        let gone = self.here.local.filter(|(process, _)| *process == LocalProcess::Absent);
+        let gone = gone.map_or(Duration::ZERO, |(_, gone)| gone);
         let failing = self.here.probe.as_ref().and_then(|probe| probe.not_answering).unwrap_or_default();
-        let booting = absent && failing > silence + LAST_FETCH;
+        let booting = failing.min(gone) > silence + LAST_FETCH;
         let Policy { boot_patience, controller_silent_for, .. } = *self.policy;
         let limit = if booting { boot_patience.max(controller_silent_for) } else { controller_silent_for };
         (silence < limit).then_some(silence)
