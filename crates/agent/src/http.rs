@@ -105,9 +105,7 @@ async fn livez(State(source): State<Source>) -> Response {
 async fn readyz(State(source): State<Source>) -> Response {
     let status = source.status.borrow().clone();
     let mut missing: Vec<String> = not_ticking(status.at, Timestamp::now()).into_iter().collect();
-    if !status.ledger_read {
-        missing.push("the ledger has not been read lately".to_owned());
-    }
+    missing.extend(status.ledger_missing().map(str::to_owned));
     if !status.metadata_read {
         missing.push("no surviving broker gave its broker list lately".to_owned());
     }

@@ -154,9 +154,7 @@ fn line(status: &Status) -> String {
     if parts.is_empty() {
         parts.push(format!("all {} brokers well", status.brokers.len()));
     }
-    if !status.ledger_read {
-        parts.push("the ledger cannot be read".to_owned());
-    }
+    parts.extend(status.ledger_missing().map(str::to_owned));
     if !status.metadata_read {
         parts.push("no broker gives its broker list".to_owned());
     }
@@ -181,6 +179,7 @@ mod tests {
             mode: Mode::Auto,
             at,
             ledger_read: true,
+            distrusted: None,
             metadata_read: true,
             blind: [].into(),
             checks: Vec::new(),
@@ -199,7 +198,7 @@ mod tests {
         assert_eq!(told.words(&status(at), now, None), [Word::Ready, Word::Status(well)]);
         assert_eq!(told.words(&status(at), now, None), []);
         let blind = Status { ledger_read: false, ..status(at) };
-        let line = "mode auto; all 0 brokers well; the ledger cannot be read".to_owned();
+        let line = "mode auto; all 0 brokers well; the ledger has not been read lately".to_owned();
         assert_eq!(told.words(&blind, now, None), [Word::Status(line)]);
     }
 

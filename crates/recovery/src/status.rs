@@ -27,6 +27,9 @@ pub struct Status {
     pub at: Option<Timestamp>,
     /// Whether the ledger was read lately.
     pub ledger_read: bool,
+    /// Why a ledger that answers must not be used by this agent: its name is another machine's, for instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distrusted: Option<String>,
     /// Whether a surviving broker gave its broker list lately.
     pub metadata_read: bool,
     /// Signals that cannot see, with the reason.
@@ -84,6 +87,13 @@ pub struct TakeoverStatus {
 }
 
 impl Status {
+    /// Why nothing is decided by the ledger; `None` while it is read.
+    #[must_use]
+    pub fn ledger_missing(&self) -> Option<&str> {
+        let unread = (!self.ledger_read).then_some("the ledger has not been read lately");
+        self.distrusted.as_deref().or(unread)
+    }
+
     /// Before the first tick.
     pub(crate) fn starting(topology: &Topology, mode: Mode) -> Self {
         Self {
@@ -91,6 +101,7 @@ impl Status {
             mode,
             at: None,
             ledger_read: false,
+            distrusted: None,
             metadata_read: false,
             blind: BTreeMap::new(),
             checks: Vec::new(),
@@ -187,6 +198,7 @@ impl Tracker {
             mode: policy.mode,
             at: Some(seen.now.wall),
             ledger_read: seen.ledger.is_some(),
+            distrusted: seen.distrusted.as_ref().map(|(_, why)| why.clone()),
             metadata_read: seen.metadata_fresh,
             blind: seen.blind.iter().map(|(signal, why)| ((*signal).to_owned(), why.clone())).collect(),
             checks: seen.checks.values().cloned().collect(),

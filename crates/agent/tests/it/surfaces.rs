@@ -40,6 +40,7 @@ fn status(at: Option<Timestamp>) -> Status {
         mode: Mode::Auto,
         at,
         ledger_read: true,
+        distrusted: None,
         metadata_read: true,
         blind: [].into(),
         checks: Vec::new(),
@@ -93,6 +94,13 @@ async fn the_pages_follow_the_snapshot() {
     assert!(get(address, "/livez").await.0.contains(" 200 "));
     let (head, body) = get(address, "/readyz").await;
     assert!(head.contains(" 503 ") && body.contains("ledger"), "{head}\n{body}");
+
+    // A second machine with a known name, for instance.
+    let taken = Some("another machine is registered as standby-1".to_owned());
+    set.send_replace(Status { ledger_read: false, distrusted: taken, ..status(Some(Timestamp::now())) });
+    let (head, body) = get(address, "/readyz").await;
+    assert!(head.contains(" 503 "), "{head}");
+    assert_eq!(body, "another machine is registered as standby-1\n");
 
     set.send_replace(status(Some(Timestamp::now() - Duration::from_secs(60))));
     let (head, body) = get(address, "/livez").await;
