@@ -458,7 +458,7 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
         if !setup.controllers.is_empty() {
             standby::set(&mut config, "cluster", "controllers", setup.controllers.clone());
         }
-        standby::fence_by(&mut config, setup.fence);
+        standby::fence_by(lab, &mut config, setup.fence, setup.then_switched_off && ontap.is_none())?;
         if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {
             ontap.configure(&mut config, host, timeout, setup.then_switched_off)?;
         }

@@ -178,16 +178,39 @@ pub fn serve_only(config: &mut Table, broker: i32) {
     }
 }
 
-/// Fences every host by this outlet of the switch.
-pub fn fence_by(config: &mut Table, outlet: Outlet) {
-    let Some(Value::Array(hosts)) = config.get_mut("host") else { return };
+/// Fences every host by this outlet of the switch; `then_switched_off`: and by its power, where that is not enough.
+///
+/// # Errors
+/// When the agent for outlets that leave a host running cannot be made.
+pub fn fence_by(lab: &Lab, config: &mut Table, outlet: Outlet, then_switched_off: bool) -> Result<()> {
+    let agent = (outlet != Outlet::Power).then(|| fabric(lab)).transpose()?;
+    let Some(Value::Array(hosts)) = config.get_mut("host") else { return Ok(()) };
     for host in hosts {
         let name = host.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let fences = host.get_mut("fence").and_then(Value::as_array_mut).into_iter().flatten();
-        for options in fences.filter_map(|fence| fence.get_mut("options")?.as_table_mut()) {
-            options.insert("plug".to_owned(), outlet.plug(&name).into());
+        let Some(fences) = host.get_mut("fence").and_then(Value::as_array_mut) else { continue };
+        let by_power = fences.clone();
+        for fence in fences.iter_mut().filter_map(Value::as_table_mut) {
+            if let Some(options) = fence.get_mut("options").and_then(Value::as_table_mut) {
+                options.insert("plug".to_owned(), outlet.plug(&name).into());
+            }
+            if let Some(agent) = &agent {
+                fence.insert("agent".to_owned(), agent.display().to_string().into());
+            }
+        }
+        if then_switched_off {
+            fences.extend(by_power);
         }
     }
+    Ok(())
+}
+
+/// The fence agent by the name under which its metadata says that it leaves hosts running.
+fn fabric(lab: &Lab) -> Result<PathBuf> {
+    let path = lab.artifacts().join("fence_lab_fabric");
+    if !path.exists() {
+        std::os::unix::fs::symlink(fence_lab()?, &path)?;
+    }
+    Ok(path)
 }
 
 /// Has the agent ask those on `others` what they see, and answer them.

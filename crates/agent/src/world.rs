@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, anyhow};
 use recovery::drivers::address::AddressConfig;
@@ -72,6 +73,9 @@ impl World {
     fn with(config: &Config, events: Arc<dyn EventSink>, joins: bool) -> anyhow::Result<Self> {
         let mut topology = config.topology.clone();
         leases(config, &mut topology);
+        // Some devices themselves say that they leave hosts running.
+        let described = described(&config.fences);
+        topology.outlive = config::outlive(&described);
         let listeners: BTreeMap<BrokerId, Endpoint> =
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
         // The very ones that are signals: those know which of them live.
@@ -83,7 +87,7 @@ impl World {
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
         let (ledger, clients) = (known(config, joins)?, Arc::default());
         let ports = Ports {
-            fences: fences(config)?,
+            fences: fences(described, &config.own_addresses)?,
             storage: storage(config)?,
             addresses: addresses(config, &clients)?,
             broker_host: broker_host.map_err(bad("broker_host"))?,
@@ -143,11 +147,28 @@ pub(crate) async fn standing(
     Ok(LedgerStanding::after(&home, &ledger.all(broker).await?))
 }
 
-fn fences(config: &Config) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
-    let ladders = config.fences.iter().map(|(host, ladder)| {
-        let rungs: Result<Vec<_>, _> = ladder.iter().cloned().map(FenceConfig::build).collect();
-        let ladder: Arc<dyn Fence> = Arc::new(Ladder::new(rungs.map_err(bad("host.fence"))?));
-        Ok((host.clone(), ladder))
+fn described(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeMap<HostName, Vec<FenceConfig>> {
+    let described = |ladder: &Vec<FenceConfig>| ladder.iter().cloned().map(FenceConfig::described).collect();
+    // Side by side: each asks a program, and may have to wait for it.
+    thread::scope(|scope| {
+        let asked: Vec<_> =
+            fences.iter().map(|(host, ladder)| (host, scope.spawn(move || described(ladder)))).collect();
+        let ladder = |(host, asked): (&HostName, thread::ScopedJoinHandle<'_, _>)| {
+            (host.clone(), asked.join().unwrap_or_else(|_| fences[host].clone()))
+        };
+        asked.into_iter().map(ladder).collect()
+    })
+}
+
+fn fences(
+    fences: BTreeMap<HostName, Vec<FenceConfig>>,
+    own: &BTreeMap<HostName, IpAddr>,
+) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
+    let ladders = fences.into_iter().map(|(host, ladder)| {
+        let rungs: Result<Vec<_>, _> = ladder.into_iter().map(FenceConfig::build).collect();
+        let ladder = Ladder::new(rungs.map_err(bad("host.fence"))?).of_the_host_at(own.get(&host).copied());
+        let ladder: Arc<dyn Fence> = Arc::new(ladder);
+        Ok((host, ladder))
     });
     ladders.collect()
 }

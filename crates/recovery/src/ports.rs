@@ -161,7 +161,11 @@ pub trait Fence: Send + Sync {
     async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
         vec![(self.name().to_owned(), self.check(host).await)]
     }
-    /// Whether this fence, once proven, leaves the host running: it denies the storage, and no more.
+    /// Whether the host has power, as this fence reads it now. `None`: it cannot tell, or is no power fence.
+    async fn has_power(&self, _host: &HostName) -> Option<bool> {
+        None
+    }
+    /// Whether this fence, once proven, leaves the host running: it cuts it off its storage or network, and no more.
     fn leaves_running(&self) -> bool {
         false
     }

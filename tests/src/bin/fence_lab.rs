@@ -3,7 +3,8 @@
 //! off.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
 
@@ -36,25 +37,33 @@ fn main() -> ExitCode {
 
 fn act() -> Result<u8> {
     let mut input = String::new();
-    std::io::stdin().read_to_string(&mut input)?;
+    io::stdin().read_to_string(&mut input)?;
     let options: BTreeMap<&str, &str> =
         input.lines().filter_map(|line| line.trim().split_once('=')).collect();
     let option = |key: &str| options.get(key).copied().with_context(|| format!("option {key} is missing"));
     let action = options.get("action").copied().unwrap_or("off");
     if action == "metadata" {
-        writeln!(std::io::stdout(), "{METADATA}")?;
+        // The agent for outlets that cut a host off, and leave it running, is this one by another name.
+        let fabric = env::args().next().is_some_and(|name| name.ends_with("_fabric"));
+        let automatic = if fabric { "automatic=\"1\"" } else { "automatic=\"0\"" };
+        writeln!(io::stdout(), "{}", METADATA.replace("automatic=\"0\"", automatic))?;
         return Ok(0);
     }
     let port: u16 = option("ipport")?.parse().context("option ipport is not a port")?;
     let request = if action == "monitor" { "status" } else { action };
     let answer = ask(option("ip")?, port, &format!("{request} {}", option("plug")?))?;
     match (action, answer.as_str()) {
-        ("on" | "off", "ok") => Ok(0),
+        ("on" | "off", "ok") => say(&format!("Success: Powered {}", action.to_uppercase()), 0),
         ("monitor", "on" | "off") => Ok(0),
-        ("status", "on") => Ok(0),
-        ("status", "off") => Ok(2),
+        ("status", "on") => say("Status: ON", 0),
+        ("status", "off") => say("Status: OFF", 2),
         _ => bail!("the switch answered {answer:?} to {action}"),
     }
+}
+
+fn say(words: &str, code: u8) -> Result<u8> {
+    writeln!(io::stdout(), "{words}")?;
+    Ok(code)
 }
 
 fn ask(ip: &str, port: u16, request: &str) -> Result<String> {

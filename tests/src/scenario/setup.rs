@@ -37,7 +37,8 @@ pub struct Setup {
     /// Fence by the export rules of a storage system, with this deadline. Takes a cluster on
     /// [`Storage::Fuse`].
     pub ontap: Option<&'static str>,
-    /// Whether the outlet `fence` comes after the export rules, for a host that lives on behind them.
+    /// Whether the power switch comes after the export rules, or after the outlet `fence`, for a host that lives on
+    /// behind them.
     pub then_switched_off: bool,
 }
 

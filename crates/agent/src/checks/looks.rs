@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use recovery::drivers::certificate::{CertificateFile, UnknownExpiry};
+use recovery::drivers::fence::POWER;
 use recovery::drivers::health_signal::peer::Peer;
 use recovery::drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use recovery::model::{Broker, BrokerId, Check, Endpoint, Fact, HostName, LogTail, human};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Item;
 use crate::config::Config;
-use crate::world::World;
+use crate::world::{self, World};
 
 /// How long a controller may take to accept a connection, and a name to be resolved.
 const NETWORK_LIMIT: Duration = Duration::from_secs(3);
@@ -192,7 +193,9 @@ pub(super) async fn controller_listens(name: String, listener: Endpoint) -> Vec<
 pub(super) async fn fence_answers(world: Arc<World>, host: HostName) -> Vec<Item> {
     let Some(fence) = world.ports.fences.get(&host) else { return Vec::new() };
     let remedy = "until it answers, a takeover of this host's brokers ends without proof and needs a person";
-    let answers = rungs(&host, fence.checks(&host).await, remedy);
+    let found = fence.checks(&host).await;
+    let power = power(&world, &host, &found).await;
+    let answers = rungs(&host, found, remedy);
     let lives_on = fence.leaves_running().then(|| {
         let says = "no fence stops the host itself: while it lives, it may answer for a broker's address beside \
                     the new owner";
@@ -201,7 +204,52 @@ pub(super) async fn fence_answers(world: Arc<World>, host: HostName) -> Vec<Item
                       that host can give the address up";
         Item::warn(format!("host {host} after its fence"), says, remedy)
     });
-    answers.into_iter().chain(lives_on).collect()
+    answers.into_iter().chain(power).chain(lives_on).collect()
+}
+
+/// Whether what the devices read of a host's power can be true.
+async fn power(world: &World, host: &HostName, found: &[(String, Result<Note, StepError>)]) -> Option<Item> {
+    let read = |power: &str| {
+        let says = |(rung, found): &&(String, Result<Note, StepError>)| {
+            found.as_ref().is_ok_and(|note| note.details.get(POWER).is_some_and(|read| read == power))
+                && !rung.is_empty()
+        };
+        found.iter().find(says).map(|(rung, _)| rung.clone())
+    };
+    let (off, item) = (read("off")?, Check::Fence(host.clone()));
+    if let Some(on) = read("on") {
+        let says =
+            format!("{off} reads off, and {on} reads on: they do not look at the same power of {host}");
+        let remedy = "correct the plug of the one that is wrong; the outlets of two power supplies are one fence, with \
+                      driver = \"all_of\"";
+        return Some(Item::fail(item, says, remedy));
+    }
+    if let Some(broker) = serving(world, host).await {
+        let says = format!(
+            "{off} reads that {host} is off, and broker {broker} there answers: it looks at another machine"
+        );
+        let remedy =
+            "correct the device's plug or address: as it is, it would prove that a living host is off";
+        return Some(Item::fail(item, says, remedy));
+    }
+    let says = format!("{off} reads that {host} is off, and no broker of it answers: is it off?");
+    let remedy = "if the host is on, the device looks at another machine, or calls one off that it does not know: correct \
+                  its plug";
+    Some(Item::warn(item, says, remedy))
+}
+
+/// A broker that answers and is on `host`, by the ledger.
+async fn serving(world: &World, host: &HostName) -> Option<BrokerId> {
+    for broker in world.topology.brokers.values() {
+        let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;
+        if standing.map_or(broker.home == *host, |standing| standing.owner == *host) {
+            let connect = TcpStream::connect((broker.listener.host.clone(), broker.listener.port));
+            if matches!(timeout(NETWORK_LIMIT, connect).await, Ok(Ok(_))) {
+                return Some(broker.id);
+            }
+        }
+    }
+    None
 }
 
 /// Each fence by itself: that one is broken hides nothing of the others.

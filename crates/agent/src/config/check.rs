@@ -48,6 +48,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
     let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
+    let own_addresses = check.own_addresses(&brokers, &peers);
     let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let Check { doc, warnings } = check;
@@ -89,6 +90,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         fences: ladders,
         broker_host,
         brokers,
+        own_addresses,
         peers,
         canaries,
         ontap_clients,

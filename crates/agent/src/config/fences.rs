@@ -1,8 +1,10 @@
 //! What the fences of the hosts mean for the rest of the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use recovery::drivers::fence::FenceConfig;
+use recovery::drivers::health_signal::peer::PeerConfig;
 use recovery::model::HostName;
 use recovery::policy::Mode;
 
@@ -17,12 +19,42 @@ pub(super) fn unlocked(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSe
 }
 
 /// The hosts that a fence may leave running.
-pub(super) fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
+pub(crate) fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet<HostName> {
     let storage_only = fences.iter().filter(|(_, ladder)| ladder.iter().any(FenceConfig::leaves_running));
     storage_only.map(|(host, _)| host.clone()).collect()
 }
 
 impl Check<'_> {
+    /// Where hosts answer by themselves: as configured, or where the agent there does.
+    pub(super) fn own_addresses(
+        &mut self,
+        all: &Brokers,
+        peers: &[PeerConfig],
+    ) -> BTreeMap<HostName, IpAddr> {
+        let moves = |own: &IpAddr| all.brokers.values().any(|broker| broker.listener.host == own.to_string());
+        let peer = |peer: &PeerConfig| Some((HostName(peer.host.clone()), peer.address()?));
+        let mut own: BTreeMap<_, _> = peers.iter().filter_map(peer).filter(|(_, own)| !moves(own)).collect();
+        for i in 0..self.doc.len("host") {
+            let [name, key] = ["name", "address"].map(|key| format!("host[{i}].{key}"));
+            if !self.doc.has(&key) {
+                continue;
+            }
+            let (name, text) = (self.doc.read::<String>(&name), self.doc.read::<String>(&key));
+            let (Some(name), Some(text)) = (name, text) else { continue };
+            match text.parse::<IpAddr>() {
+                Ok(address) if moves(&address) => {
+                    let remedy = "name an address that stays with the host, such as the one that its administrators use";
+                    self.doc.problem(&key, "is a broker's, which moves with it", remedy);
+                }
+                Ok(address) => drop(own.insert(HostName(name), address)),
+                Err(_) => {
+                    self.doc.problem(&key, "is no IP address", "give it in numbers, such as \"10.0.0.1\"");
+                }
+            }
+        }
+        own
+    }
+
     /// What export rules prove of a host must be all that matters of it.
     pub(super) fn exports_cover(
         &mut self,

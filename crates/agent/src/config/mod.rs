@@ -12,7 +12,7 @@ mod signals;
 mod small;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use recovery::drivers::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 
+pub(crate) use fences::outlive;
 pub use problem::{ConfigError, Problem};
 pub use reference::{Reference, reference};
 pub use small::Small;
@@ -60,6 +61,8 @@ pub struct Config {
     pub broker_host: BrokerHostConfig,
     /// The drivers of every guarded broker.
     pub brokers: BTreeMap<BrokerId, BrokerConfig>,
+    /// Addresses that hosts have for themselves.
+    pub own_addresses: BTreeMap<HostName, IpAddr>,
     /// The agents that are asked what they see.
     pub peers: Vec<PeerConfig>,
     /// Where this host tries to write.

@@ -253,7 +253,13 @@ impl Default for RawStandby {
 struct RawHost {
     /// Its name in the ledger: `agent.host` of the agent there, or the `home` of a broker.
     name: String,
-    /// How to make it impossible for the host to write. Tried in this order until one is proven.
+    /// An address of the host itself, which no broker takes along when it moves. After a device has said that the host
+    /// is off, it is dialled there: an answer contradicts the device, and nothing is started. By default that of the
+    /// `[[peer]]` there.
+    address: Option<String>,
+    /// How to make it impossible for the host to write. Several sections are a ladder: they are tried in this order
+    /// until one is proven, and a power fence that still reads on is switched off too. Devices that must all be
+    /// proven, such as the outlets of two power supplies, are one section with `driver = "all_of"`.
     #[schemars(default)]
     fence: Vec<FenceConfig>,
 }

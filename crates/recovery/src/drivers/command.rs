@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -90,6 +91,17 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
             Err(CommandError::TimedOut { program: name, limit, said })
         }
     }
+}
+
+/// What `program` prints before it exits with 0, for whoever may wait: on a thread of its own, so that it may be called
+/// from anywhere.
+pub(crate) fn run_now(program: &Path, input: &[u8], limit: Duration) -> Option<String> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let ended = runtime.block_on(run::<&str>(program, &[], input, limit)).ok()?;
+        ended.status.success().then_some(ended.stdout)
+    };
+    thread::scope(|scope| scope.spawn(run).join().ok().flatten())
 }
 
 /// Feeds and reads the program until it ends; `None` when `limit` passes first.

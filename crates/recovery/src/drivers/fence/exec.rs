@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::device::Device;
+use super::device::{Device, STEADY};
 use super::options::OptionValue;
 
 /// A program of the site's own; its contract is with [`super::FenceConfig::Exec`], for the reference page.
@@ -23,6 +23,9 @@ pub struct ExecConfig {
     /// Told to the program on its standard input. A secret is given as `{ file = "…" }` or `{ env = "…" }`.
     #[serde(default)]
     pub options: BTreeMap<String, OptionValue>,
+    /// Whether the host lives on once the program says off: it is cut off its storage or its network, and no more.
+    #[serde(default)]
+    pub leaves_running: bool,
 }
 
 impl ExecConfig {
@@ -47,6 +50,8 @@ impl ExecConfig {
             options: self.options,
             timeout: self.timeout,
             is_fence_agent: false,
+            leaves_running: self.leaves_running,
+            steady: STEADY,
         })
     }
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::device::Device;
+use super::device::metadata::{is_fabric, is_yes};
+use super::device::{Device, STEADY};
 use super::options::OptionValue;
+use crate::drivers::command::run_now;
 
 /// A Pacemaker fence agent: some eighty kinds of power switches, service processors and clouds.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -16,7 +18,8 @@ use super::options::OptionValue;
 pub struct FenceAgentConfig {
     /// The agent's program, as an absolute path, such as `/usr/sbin/fence_ipmilan`.
     pub agent: PathBuf,
-    /// How long one call of the agent may take, and how long its `status` is asked until it says `off`.
+    /// How long one call of the agent may take, and how long its `status` is asked until it says `off`. More than
+    /// the agent's own `power_timeout`; an `off` that takes longer is killed, and what came of it is read.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
@@ -24,13 +27,32 @@ pub struct FenceAgentConfig {
     /// `{ env = "…" }`.
     #[serde(default)]
     pub options: BTreeMap<String, OptionValue>,
+    /// Whether the host lives on once the agent says off: it is cut off its storage or its network, and no more
+    /// (`fence_scsi`, `fence_mpath`, a switch's port). By default the agent's metadata says so.
+    pub leaves_running: Option<bool>,
 }
 
 pub(super) fn default_timeout() -> Duration {
-    Duration::from_secs(20)
+    Duration::from_secs(60)
 }
 
+/// How long the agent may take to describe itself when the drivers are made.
+const DESCRIBED_WITHIN: Duration = Duration::from_secs(5);
+
 impl FenceAgentConfig {
+    /// Asks the agent itself, unless it is configured, whether it leaves hosts running. One that does not describe
+    /// itself is taken for one that does not; `check` tells.
+    pub(super) fn ask_itself(&mut self) {
+        let Some(no) = self.leaves_running.is_none().then_some(false) else { return };
+        let network = self.options.iter().find(|(name, _)| name.replace('-', "_") == "network_fencing");
+        let by_network = network.is_some_and(|(_, value)| match value {
+            OptionValue::Plain(text) => is_yes(text),
+            _ => true,
+        });
+        let described = run_now(&self.agent, b"action=metadata\n", DESCRIBED_WITHIN);
+        self.leaves_running = Some(by_network || described.map_or(no, |text| is_fabric(&text)));
+    }
+
     /// The driver, ready to use.
     ///
     /// # Errors
@@ -50,12 +72,17 @@ impl FenceAgentConfig {
             options: self.options,
             timeout: self.timeout,
             is_fence_agent: true,
+            leaves_running: self.leaves_running.unwrap_or_default(),
+            steady: STEADY,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::super::FenceConfig;
     use super::*;
 
@@ -83,5 +110,26 @@ mod tests {
             "driver = \"fence_agent\"\nagent = \"fence_ipmilan\"\ntimeout = \"0s\"\noptions.action = \"on\"";
         let problems = toml::from_str::<FenceConfig>(text).unwrap().build().err().unwrap();
         assert_eq!(problems.len(), 3, "{problems:?}");
+    }
+
+    #[test]
+    fn an_agent_says_itself_whether_it_leaves_hosts_running() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent = |automatic: u8| {
+            let path = dir.path().join(format!("fence_{automatic}"));
+            let text = format!("#!/bin/sh\necho '<action name=\"on\" automatic=\"{automatic}\"/>'\n");
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path.display().to_string()
+        };
+        let leaves = |agent: &str, more: &str| {
+            let text = format!("driver = \"fence_agent\"\nagent = \"{agent}\"\n{more}");
+            toml::from_str::<FenceConfig>(&text).unwrap().described().leaves_running()
+        };
+        let (power, fabric) = (agent(0), agent(1));
+        assert!(leaves(&fabric, "") && !leaves(&power, ""));
+        assert!(leaves(&power, "leaves_running = true") && !leaves(&fabric, "leaves_running = false"));
+        assert!(leaves(&power, "options.network-fencing = \"1\""));
+        assert!(!leaves("/nonexistent/fence_x", ""), "`check` tells");
     }
 }

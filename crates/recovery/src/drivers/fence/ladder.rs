@@ -1,11 +1,13 @@
 //! The ladder: a host's fences, tried in order until one is proven.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::answers::answers;
 use crate::model::{Epoch, HostName};
 use crate::ports::{Fence, Note, Proof, StepError, chain};
 
@@ -13,13 +15,21 @@ use crate::ports::{Fence, Note, Proof, StepError, chain};
 #[derive(Clone)]
 pub struct Ladder {
     rungs: Vec<Arc<dyn Fence>>,
+    /// An address of the host itself, which no broker takes along.
+    own: Option<IpAddr>,
 }
 
 impl Ladder {
     /// A ladder of `rungs`. Without any, nothing can be fenced or proven.
     #[must_use]
     pub fn new(rungs: Vec<Arc<dyn Fence>>) -> Self {
-        Self { rungs }
+        Self { rungs, own: None }
+    }
+
+    /// The same for a host that has this address for itself: while it answers there, nothing proves that it is off.
+    #[must_use]
+    pub fn of_the_host_at(self, own: Option<IpAddr>) -> Self {
+        Self { own, ..self }
     }
 
     /// The drivers' names, in order.
@@ -47,6 +57,47 @@ impl Ladder {
         rung.fence(host, epoch).await.map_err(|error| chain(&error))?;
         rung.prove(host, epoch).await.map(|proof| proof.note).map_err(|error| chain(&error))
     }
+
+    /// The other power fences that read, now, that the host has power: it has two supplies, or one of them looks at
+    /// another machine.
+    async fn contradicting(&self, proven: usize, host: &HostName) -> Vec<usize> {
+        if self.rungs[proven].leaves_running() {
+            return Vec::new();
+        }
+        let read =
+            self.rungs.iter().enumerate().filter(|(index, _)| *index != proven).map(
+                |(index, rung)| async move { (rung.has_power(host).await == Some(true)).then_some(index) },
+            );
+        futures_util::future::join_all(read).await.into_iter().flatten().collect()
+    }
+
+    /// Why a proof that the host is off, by the fence `proven`, is none after all.
+    async fn contradiction(&self, proven: usize, host: &HostName) -> Option<String> {
+        let label = self.label(proven);
+        if let Some(other) = self.contradicting(proven, host).await.first() {
+            return Some(format!(
+                "{label} reads off, and {} reads on: one of them looks at another machine, or the host has two power \
+                 supplies",
+                self.label(*other)
+            ));
+        }
+        let own = self.own.filter(|_| !self.rungs[proven].leaves_running())?;
+        let answer = answers(own).await?;
+        Some(format!("{label} reads that {host} is off, and {answer}: one of the two lies. Find out which"))
+    }
+
+    /// Switches off by the other power fences too, where they read that the host has power: then no reading
+    /// contradicts the proof any more.
+    async fn agree(&self, proven: usize, host: &HostName, epoch: Epoch) -> Result<Vec<String>, String> {
+        let mut said = Vec::new();
+        for index in self.contradicting(proven, host).await {
+            match Self::climb(self.rungs[index].as_ref(), host, epoch).await {
+                Ok(note) => said.push(format!("{}, which read on: {}", self.label(index), note.text)),
+                Err(why) => return Err(format!("{} reads that {host} is on: {why}", self.label(index))),
+            }
+        }
+        Ok(said)
+    }
 }
 
 #[async_trait]
@@ -61,6 +112,14 @@ impl Fence for Ladder {
             match Self::climb(rung.as_ref(), host, epoch).await {
                 Ok(mut note) => {
                     note.text = format!("{host} is fenced by {}: {}", self.label(index), note.text);
+                    match self.agree(index, host, epoch).await {
+                        Ok(said) if said.is_empty() => {}
+                        Ok(said) => note.text = format!("{}; and by {}", note.text, said.join("; ")),
+                        Err(why) => {
+                            failures.push(format!("{} reads off, and {why}", self.label(index)));
+                            continue;
+                        }
+                    }
                     note.details.insert("rung".to_owned(), self.label(index));
                     if !failures.is_empty() {
                         note.details.insert("failed_before".to_owned(), failures.join("; "));
@@ -86,7 +145,8 @@ impl Fence for Ladder {
             match answer {
                 Ok(mut proof) => {
                     proof.by = self.label(index);
-                    return Ok(proof);
+                    let Some(why) = self.contradiction(index, host).await else { return Ok(proof) };
+                    failures.push((index, why));
                 }
                 Err(error) => failures.push((index, format!("{}: {}", self.label(index), chain(&error)))),
             }
@@ -110,6 +170,11 @@ impl Fence for Ladder {
             }
         }
         Ok(Note::new(said.join("; ")))
+    }
+
+    async fn has_power(&self, host: &HostName) -> Option<bool> {
+        let read = futures_util::future::join_all(self.rungs.iter().map(|rung| rung.has_power(host))).await;
+        read.contains(&Some(true)).then_some(true).or_else(|| read.contains(&Some(false)).then_some(false))
     }
 
     fn leaves_running(&self) -> bool {
@@ -171,154 +236,4 @@ impl Fence for Ladder {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::super::ExecConfig;
-    use super::*;
-
-    const EPOCH: Epoch = Epoch(1);
-
-    /// A rung that answers `off` and `status` with these scripts.
-    fn rung(off: &str, status: &str) -> Arc<dyn Fence> {
-        rung_within(Duration::from_secs(1), off, status)
-    }
-
-    fn rung_within(timeout: Duration, off: &str, status: &str) -> Arc<dyn Fence> {
-        let script = format!("if grep -q ^action=off; then {off}; else {status}; fi");
-        let command = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-        let config = ExecConfig { command, timeout, options: Default::default() };
-        Arc::new(config.build().unwrap())
-    }
-
-    fn works() -> Arc<dyn Fence> {
-        rung("exit 0", "exit 2")
-    }
-
-    fn host() -> HostName {
-        HostName::from("kafka-1")
-    }
-
-    #[tokio::test]
-    async fn the_first_proven_rung_is_enough() {
-        let dir = tempfile::tempdir().unwrap();
-        let touched = dir.path().join("touched");
-        let unused = rung(&format!("touch {}", touched.display()), "exit 2");
-        let ladder = Ladder::new(vec![rung("echo broken; exit 1", "exit 1"), works(), unused]);
-        let note = ladder.fence(&host(), EPOCH).await.unwrap();
-        assert!(note.text.starts_with("kafka-1 is fenced by exec (2 of 3)"), "{}", note.text);
-        assert!(note.details["failed_before"].contains("exec (1 of 3): exec could not turn kafka-1 off"));
-        assert!(note.details["failed_before"].contains("broken"));
-        assert!(!touched.exists(), "a rung beyond the proven one was used");
-    }
-
-    #[tokio::test]
-    async fn a_rung_that_says_done_and_is_still_on_is_passed_over() {
-        let ladder = Ladder::new(vec![rung("exit 0", "exit 0"), works()]);
-        let note = ladder.fence(&host(), EPOCH).await.unwrap();
-        assert!(note.details["failed_before"].contains("still on"), "{note:?}");
-    }
-
-    #[tokio::test]
-    async fn a_host_that_only_reads_as_off_may_be_in_the_middle_of_a_reboot() {
-        let ladder = Ladder::new(vec![rung("exit 1", "exit 2")]);
-        let error = ladder.fence(&host(), EPOCH).await.unwrap_err();
-        assert!(error.to_string().contains("could not turn kafka-1 off"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn when_no_rung_is_proven_all_of_them_are_named() {
-        let ladder = Ladder::new(vec![rung("exit 7", "exit 1"), rung("exit 0", "exit 3")]);
-        let text = ladder.fence(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(text.contains("exec (1 of 2)") && text.contains("exit code 7"), "{text}");
-        assert!(text.contains("exec (2 of 2)") && text.contains("Missing: a status of off"), "{text}");
-        let text = ladder.prove(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(text.contains("exec (1 of 2)") && text.contains("exec (2 of 2)"), "{text}");
-        let text = Ladder::new(vec![]).prove(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(text.contains("no fence is configured"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn a_hung_rung_does_not_hold_up_the_proof_of_another() {
-        let begun = Instant::now();
-        let hung = rung_within(Duration::from_secs(60), "exit 1", "sleep 1000");
-        let proof = Ladder::new(vec![hung, works()]).prove(&host(), EPOCH).await.unwrap();
-        assert_eq!(proof.by, "exec (2 of 2)");
-        assert!(begun.elapsed() < Duration::from_secs(30));
-    }
-
-    #[tokio::test]
-    async fn lifting_wants_every_rung_and_reads_it_back() {
-        let lifted = || rung("exit 1", "exit 0");
-        let note = Ladder::new(vec![lifted(), lifted()]).lift(&host()).await.unwrap();
-        assert_eq!(note.text.matches("reads that kafka-1 is on").count(), 2, "{note:?}");
-        let error = Ladder::new(vec![lifted(), works()]).lift(&host()).await.unwrap_err().to_string();
-        assert!(error.contains("exec (2 of 2)") && error.contains("turn kafka-1 on"), "{error}");
-    }
-
-    /// A rung that denies the storage, and is proven.
-    struct StorageOnly;
-
-    #[async_trait]
-    impl Fence for StorageOnly {
-        fn name(&self) -> &'static str {
-            "storage"
-        }
-        fn leaves_running(&self) -> bool {
-            true
-        }
-        async fn fence(&self, _: &HostName, _: Epoch) -> Result<Note, StepError> {
-            Ok(Note::new("denied"))
-        }
-        async fn prove(&self, host: &HostName, _: Epoch) -> Result<Proof, StepError> {
-            Ok(Proof { host: host.clone(), by: "storage".to_owned(), note: Note::new("denied") })
-        }
-        async fn lift(&self, _: &HostName) -> Result<Note, StepError> {
-            Ok(Note::new("let in"))
-        }
-        async fn check(&self, _: &HostName) -> Result<Note, StepError> {
-            Ok(Note::new("answers"))
-        }
-    }
-
-    #[tokio::test]
-    async fn a_proven_storage_fence_is_finished_by_the_next_rung_that_stops_the_host() {
-        let storage = || Arc::new(StorageOnly) as Arc<dyn Fence>;
-        let dir = tempfile::tempdir().unwrap();
-        let off = dir.path().join("off");
-        // On until it is switched off.
-        let (switch, look) =
-            (format!("touch {}", off.display()), format!("[ -e {} ] && exit 2", off.display()));
-        let ladder = Ladder::new(vec![storage(), rung(&switch, &look)]);
-        assert!(ladder.fence(&host(), EPOCH).await.unwrap().text.contains("storage (1 of 2)"));
-        assert!(!off.exists(), "the first proof is enough for a start");
-        let note = ladder.finish(&host(), EPOCH).await.unwrap();
-        assert!(note.text.starts_with("kafka-1 is off by exec (2 of 2)"), "{}", note.text);
-        assert!(off.exists() && !ladder.leaves_running());
-
-        let error = Ladder::new(vec![storage()]).finish(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(error.contains("no fence that stops it is configured"), "{error}");
-        assert!(Ladder::new(vec![storage()]).leaves_running());
-        let broken = Ladder::new(vec![storage(), rung("exit 7", "exit 1")]);
-        let error = broken.finish(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(error.contains("exec (2 of 2)") && error.contains("turn the host off by hand"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn check_wants_every_rung() {
-        assert!(Ladder::new(vec![works(), works()]).check(&host()).await.is_ok());
-        let error = Ladder::new(vec![works(), rung("exit 0", "exit 1")]).check(&host()).await.unwrap_err();
-        assert!(error.to_string().contains("exec (2 of 2)"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn each_rung_is_checked_and_told_by_itself() {
-        let broken = rung("exit 0", "exit 1");
-        let found = Ladder::new(vec![works(), broken, works()]).checks(&host()).await;
-        let found: Vec<(&str, bool)> =
-            found.iter().map(|(rung, found)| (rung.as_str(), found.is_ok())).collect();
-        assert_eq!(found, [("exec (1 of 3)", true), ("exec (2 of 3)", false), ("exec (3 of 3)", true)]);
-        let none = Ladder::new(Vec::new()).checks(&host()).await;
-        assert!(matches!(&none[..], [(_, Err(_))]), "{none:?}");
-    }
-}
+mod tests;

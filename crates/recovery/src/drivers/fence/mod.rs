@@ -1,10 +1,12 @@
 //! `fence` drivers: make it impossible for a host to write, and read it back.
 
+pub mod all_of;
 pub mod exec;
 pub mod fence_agent;
 pub mod ladder;
 pub mod ontap_export;
 
+mod answers;
 mod device;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzz;
@@ -19,7 +21,8 @@ use serde::Deserialize;
 use crate::drivers::certificate::CertificateFile;
 use crate::ports::Fence;
 
-pub use device::Device;
+pub use all_of::{AllOf, AllOfConfig};
+pub use device::{Device, POWER};
 pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;
 pub use ladder::Ladder;
@@ -41,11 +44,17 @@ pub enum FenceConfig {
     /// It reads `key=value` lines on its standard input: `action` (`off`, `on` or `status`), `understudy_host`,
     /// `understudy_epoch` (not when it is only checked) and the options below. For `off` it exits with 0 once
     /// the host is off. For `on`, which only `understudy rejoin` asks for, it exits with 0 once the host may
-    /// run again, which `status` then tells. For `status` it exits with 2 when it has *read* that the host is
-    /// off, with 0 when the host is on, and with anything else when it cannot tell. An exit code of 2 with words
-    /// on standard error counts only if standard output says `off`, because a shell that fails exits with 2 as
-    /// well.
+    /// run again, which `status` then tells. For `status` it prints `off` and exits with 2 when it has *read* that
+    /// the host is off, prints `on` and exits with 0 when the host is on, and exits with anything else when it
+    /// cannot tell. Off takes both, the exit code and a line that is a state (`off`, `Status: OFF`, `Chassis Power
+    /// is off`): a shell that fails exits with 2 as well, and a usage text has the word in it. To an action that it
+    /// does not know it must not answer off; `check` asks.
     Exec(ExecConfig),
+    /// Several devices that must *all* be proven: the outlets of a host with two power supplies.
+    ///
+    /// Two sections `[[host.fence]]` are something else: a ladder, of which one proven device is enough, and the next
+    /// one is for when it is not.
+    AllOf(AllOfConfig),
     /// The export rules of an ONTAP system, which lets the host in to its volumes or not.
     ///
     /// Each broker's volumes have an export policy of their own with one rule, which is for the addresses by
@@ -67,6 +76,7 @@ impl FenceConfig {
         Ok(match self {
             Self::FenceAgent(config) => Arc::new(config.build()?),
             Self::Exec(config) => Arc::new(config.build()?),
+            Self::AllOf(config) => Arc::new(config.build()?),
             Self::OntapExport(config) => Arc::new(config.build()?),
         })
     }
@@ -78,10 +88,27 @@ impl FenceConfig {
         matches!(self, Self::OntapExport(_))
     }
 
-    /// Whether this fence denies the storage and no more: the host lives on, with its address.
+    /// Whether this fence cuts the host off and no more: the host lives on, and may answer for its address.
     #[must_use]
     pub fn leaves_running(&self) -> bool {
-        matches!(self, Self::OntapExport(_))
+        match self {
+            Self::FenceAgent(config) => config.leaves_running.unwrap_or_default(),
+            Self::Exec(config) => config.leaves_running,
+            Self::AllOf(config) => config.devices().any(|device| device.leaves_running()),
+            Self::OntapExport(_) => true,
+        }
+    }
+
+    /// The same, with what only the device itself knows: fence agents are asked for their metadata, for some seconds
+    /// at most.
+    #[must_use]
+    pub fn described(mut self) -> Self {
+        match &mut self {
+            Self::FenceAgent(config) => config.ask_itself(),
+            Self::AllOf(config) => config.ask_themselves(),
+            Self::Exec(_) | Self::OntapExport(_) => {}
+        }
+        self
     }
 
     /// The files with certificates that it needs.

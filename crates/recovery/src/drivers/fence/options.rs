@@ -18,6 +18,14 @@ use crate::ports::BoxError;
 /// How long reading a secret's file may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
+/// Options of published fence agents with which an answer is no reading: `missing_as_off` calls a plug off that the
+/// device does not know, `record_only` writes down what is to be fenced. By their names with underscores.
+const PRETENDS: [&str; 2] = ["missing_as_off", "record_only"];
+
+fn is_no(text: &str) -> bool {
+    matches!(text.trim().to_ascii_lowercase().as_str(), "0" | "no" | "off" | "false")
+}
+
 /// The value of an option.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(untagged, deny_unknown_fields, expecting = "expected a text, { file = \"…\" } or { env = \"…\" }")]
@@ -62,7 +70,13 @@ pub(crate) enum OptionError {
 pub(super) fn problems(options: &BTreeMap<String, OptionValue>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, value) in options {
-        if matches!(name.as_str(), "action" | "option") {
+        let says = |value: &OptionValue| !matches!(value, OptionValue::Plain(text) if is_no(text));
+        if PRETENDS.contains(&name.replace('-', "_").as_str()) && says(value) {
+            problems.push(format!(
+                "options.{name}: with it the device answers off for what it has not read or done; remove it, or set \
+                 it to \"0\""
+            ));
+        } else if matches!(name.as_str(), "action" | "option") {
             problems.push(format!("options.{name}: the action is chosen by understudy; remove it"));
         } else if name.is_empty()
             || name.starts_with('#')
@@ -198,6 +212,15 @@ mod tests {
         let found =
             problems(&options("action = \"on\"\n\"a b\" = \"1\"\nok = \"1\"\ntwo = \"a\\naction=on\""));
         assert_eq!(found.len(), 3, "{found:?}");
+    }
+
+    #[test]
+    fn an_option_that_answers_for_the_device_is_refused() {
+        for text in ["missing_as_off = \"1\"", "missing-as-off = \"true\"", "record_only = \"\""] {
+            let found = problems(&options(text));
+            assert!(found.len() == 1 && found[0].contains("has not read"), "{text}: {found:?}");
+        }
+        assert!(problems(&options("missing_as_off = \"0\"")).is_empty());
     }
 
     #[test]

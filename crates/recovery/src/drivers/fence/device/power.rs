@@ -1,0 +1,123 @@
+//! What the answer to `status` says of a host's power. Only a word that is a state counts, with the exit code that
+//! means the same: an exit code alone is also how a shell fails, and a word in prose is also how a program explains
+//! itself (`Usage: fence {on|off}`).
+
+/// What `status` says of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Power {
+    On,
+    Off,
+    Unknown(Why),
+}
+
+/// Why an answer to `status` tells neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The exit code is neither 0 (on) nor 2 (off).
+    Code,
+    /// Exit code 2, and no word on standard output that is a state.
+    NoWord,
+    /// The word is `off`, and the exit code 0 means on.
+    OffWithZero,
+    /// The word is `on`, and the exit code 2 means off.
+    OnWithTwo,
+    /// Standard output says both.
+    Both,
+}
+
+impl Why {
+    /// What is wrong with the answer, and what to print instead.
+    pub(super) fn remedy(self) -> &'static str {
+        match self {
+            Self::Code => "it does not say whether it is on or off: 0 (on) or 2 (off) would be an answer",
+            Self::NoWord => {
+                "exit code 2 means off, but no line of its output is a state such as `off` or `Status: OFF`"
+            }
+            Self::OffWithZero => {
+                "it says off, and its exit code says on: let it exit with 2 when it says off"
+            }
+            Self::OnWithTwo => "it says on, and its exit code says off: let it exit with 0 when it says on",
+            Self::Both => "its output says on and off: let it say one of them",
+        }
+    }
+}
+
+/// The words that may stand around `on` and `off` in a line that tells a state: `Chassis Power is off`.
+const AROUND: [&str; 17] = [
+    "chassis", "current", "device", "domain", "host", "instance", "is", "machine", "now", "outlet", "plug",
+    "power", "server", "state", "status", "system", "the",
+];
+
+/// Reads an answer by its exit code and its standard output. `names` are what the device calls the host: they may
+/// stand in such a line too.
+pub(super) fn read(code: Option<i32>, stdout: &str, names: &[&str]) -> Power {
+    let says = |state| stdout.lines().any(|line| tells(line, state, names));
+    match (code, says("on"), says("off")) {
+        (Some(0 | 2), true, true) => Power::Unknown(Why::Both),
+        (Some(0), _, false) => Power::On,
+        (Some(0), false, true) => Power::Unknown(Why::OffWithZero),
+        (Some(2), false, true) => Power::Off,
+        (Some(2), true, false) => Power::Unknown(Why::OnWithTwo),
+        (Some(2), false, false) => Power::Unknown(Why::NoWord),
+        _ => Power::Unknown(Why::Code),
+    }
+}
+
+/// Whether `line` says that the host is in `state`, and nothing else.
+fn tells(line: &str, state: &str, names: &[&str]) -> bool {
+    let words = line.split(|c: char| c.is_whitespace() || matches!(c, ':' | '=' | '"' | '\'' | ','));
+    let mut words = words.map(|word| word.trim_end_matches('.')).filter(|word| !word.is_empty());
+    let last = words.next_back();
+    last.is_some_and(|word| word.eq_ignore_ascii_case(state))
+        && words.all(|word| {
+            AROUND.iter().any(|known| known.eq_ignore_ascii_case(word))
+                || names.iter().any(|name| name.eq_ignore_ascii_case(word))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_a_state_counts_with_the_code_that_means_the_same() {
+        for line in [
+            "off",
+            "OFF",
+            "Status: OFF",
+            "Chassis Power is off",
+            "power=off",
+            "Power state: off.",
+            "k-1: off",
+        ] {
+            assert_eq!(read(Some(2), line, &["k-1"]), Power::Off, "{line}");
+            assert_eq!(read(Some(0), line, &["k-1"]), Power::Unknown(Why::OffWithZero), "{line}");
+            assert_eq!(read(Some(1), line, &["k-1"]), Power::Unknown(Why::Code), "{line}");
+        }
+        assert_eq!(read(Some(2), "connecting to 10.0.0.1\nStatus: OFF\n", &[]), Power::Off);
+        assert_eq!(read(Some(0), "Status: ON", &[]), Power::On);
+        assert_eq!(read(Some(0), "", &[]), Power::On);
+        assert_eq!(read(Some(2), "Status: ON", &[]), Power::Unknown(Why::OnWithTwo));
+        assert_eq!(read(Some(2), "outlet on\noutlet off", &[]), Power::Unknown(Why::Both));
+    }
+
+    #[test]
+    fn prose_and_silence_are_no_state() {
+        for said in [
+            "",
+            "Usage: fence {on|off}",
+            "Usage: ./site-fence on|off",
+            "usage: power off",
+            "cannot tell whether the power is off",
+            "not off",
+            "turned off",
+            "switch off",
+            "off 3 of 4",
+            "offline",
+            "kafka-2 is off",
+        ] {
+            assert_eq!(read(Some(2), said, &["kafka-1"]), Power::Unknown(Why::NoWord), "{said}");
+        }
+        assert_eq!(read(None, "off", &[]), Power::Unknown(Why::Code), "killed");
+    }
+}
