@@ -161,7 +161,10 @@ impl Tracker {
             }
             What::StepDone { step, .. } | What::StepFailed { step, .. } => {
                 takeover.steps.retain(|s| s != step);
-                takeover.rejoining = None;
+                // Another step beside it may be the one that waits, and says so once.
+                if takeover.steps.is_empty() {
+                    takeover.rejoining = None;
+                }
             }
             What::Rejoining { state, .. } | What::Waiting { state, .. } => {
                 takeover.rejoining = Some(state.clone());
@@ -206,5 +209,41 @@ impl Tracker {
             down: failures(seen, topology, policy),
             view: Some(view(topology, policy.mode, seen)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::Note;
+
+    struct Nobody;
+
+    impl EventSink for Nobody {
+        fn emit(&self, _: &Event) {}
+    }
+
+    /// `await_locks` says once what it waits for, and the address is moved beside it.
+    #[test]
+    fn what_a_step_waits_for_stays_told_when_another_one_is_done() {
+        let tracker = Tracker::new(Arc::new(Nobody));
+        let (broker, undo) = (Some(BrokerId(1)), false);
+        let tell = |what| {
+            let host = "standby-1".into();
+            tracker.emit(&Event { at: Timestamp::UNIX_EPOCH, host, broker, epoch: Some(Epoch(1)), what });
+        };
+        let waits = || tracker.takeovers.lock().unwrap()[&BrokerId(1)].rejoining.clone();
+        let started = |step: &str| What::StepStarted { phase: Phase::Verify, step: step.to_owned(), undo };
+        let done = |step: &str| {
+            let (step, took, note) = (step.to_owned(), Duration::ZERO, Note::new(""));
+            What::StepDone { phase: Phase::Verify, step, undo, took, note }
+        };
+        tell(started("move_address"));
+        tell(started("await_locks"));
+        tell(What::Waiting { step: "await_locks".to_owned(), state: "a lock is held".to_owned() });
+        tell(done("move_address"));
+        assert_eq!(waits().as_deref(), Some("a lock is held"));
+        tell(done("await_locks"));
+        assert_eq!(waits(), None);
     }
 }
