@@ -126,14 +126,18 @@ impl Agent {
     /// # Errors
     /// When it does not in `limit`.
     pub fn wait_ready(&self, limit: Duration) -> Result<()> {
-        eventually(&format!("the agent on {} to be ready", self.host.name()), limit, || {
+        let ended = eventually(&format!("the agent on {} to be ready", self.host.name()), limit, || {
             let process = self.running()?;
-            ensure!(process.is_running(), "it ended:\n{}", process.last_words());
+            if !process.is_running() {
+                return Ok(Some(process.last_words()));
+            }
             match self.get("/readyz")? {
-                (200, _) => Ok(()),
+                (200, _) => Ok(None),
                 (code, body) => bail!("/readyz answers {code}: {body}"),
             }
-        })
+        })?;
+        // An agent that ends is a fault of its own, and nothing that was awaited in vain.
+        ended.map_or(Ok(()), |words| bail!("the agent on {} ended:\n{words}", self.host.name()))
     }
 
     /// Saves status and metrics to the artifacts, when they can be had.

@@ -229,7 +229,8 @@ impl<'a> Scenario<'a> {
     /// # Errors
     /// The verdict, if it is not clean.
     pub fn verdict(mut self) -> Result<End> {
-        self.flows(1000)?;
+        // What was lost is a verdict, also where records do not flow because of it.
+        let flows = self.flows(1000);
         let history = self.writer.stop()?;
         if let Some(group) = self.group.take() {
             self.log = self.log.then(group.stop()?);
@@ -239,9 +240,14 @@ impl<'a> Scenario<'a> {
         for history in &histories {
             ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);
         }
-        let verdict = self.cluster.verify(&histories)?;
+        let (verdict, flows) = match (self.cluster.verify(&histories), flows) {
+            // What cannot be read judges nothing.
+            (Err(_), Err(waited)) => return Err(waited),
+            (verdict, flows) => (verdict?, flows),
+        };
         self.lab.note(format!("{verdict}; longest wait {:.1?}", history.longest_wait()));
         verdict.ensure_clean()?;
+        flows?;
         Ok(End { lost: verdict.lost(), history, read: self.log })
     }
 

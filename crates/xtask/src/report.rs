@@ -80,11 +80,13 @@ impl Report {
         self.tests.extend(tests);
     }
 
-    /// Prints what each test that passed at its second try had waited for at its first.
-    pub(crate) fn print_flaky(&self) {
+    /// Prints which tests could not be run, and what each that passed at its second try had waited for at its first.
+    pub(crate) fn print_unusual(&self) {
         for test in &self.tests {
-            if let suite::Outcome::Flaky(first) = &test.outcome {
-                eprintln!("flaky: {} (first: {first:?})", test.name);
+            match &test.outcome {
+                suite::Outcome::Flaky(first) => eprintln!("flaky: {} (first: {first:?})", test.name),
+                suite::Outcome::NotRun(why) => eprintln!("not run: {}: {why}", test.name),
+                suite::Outcome::Passed | suite::Outcome::Failed(_) => {}
             }
         }
     }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use crate::bed::Bed;
 use crate::preflight::{self, Scope};
 use crate::suite::{self, Outcome, Place, Ran, Test};
+use crate::test::is_plain;
 use crate::workspace::Workspace;
 use crate::{chaos, shell, sim};
 
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tests = suite::list(&workspace, &programs)?;
     let of =
         |select: fn(&Test) -> bool| tests.iter().filter(|test| select(test)).cloned().collect::<Vec<_>>();
-    let mut stories = of(|test| test.is_story() && test.binary.target == "stories");
+    let mut stories = of(is_plain);
     let properties = of(|test| test.path.starts_with("properties::"));
     let seed = clock();
     let first = usize::try_from(seed)? % stories.len().max(1);
@@ -146,13 +147,19 @@ impl Search {
     ) -> Result<()> {
         let seed = clock();
         let outputs = self.workspace.root.join("target/tests");
-        let place = Place { root: &self.workspace.root, bed: Some(&self.bed), seed: Some(seed), outputs };
-        for Ran { name, outcome, .. } in suite::run(&place, tests)? {
+        let place = Place {
+            root: &self.workspace.root,
+            bed: Some(&self.bed),
+            seed: Some(seed),
+            pinned: false,
+            outputs,
+        };
+        for Ran { name, outcome, output, .. } in suite::run(&place, tests)? {
             let [left, first] =
                 [name.clone(), format!("{name}.first")].map(|name| Some(artifacts?.join(name)));
-            let left = [left.as_deref(), first.as_deref()];
+            let left = [left.as_deref(), first.as_deref(), Some(output.as_path())];
             match outcome {
-                Outcome::Passed => {}
+                Outcome::Passed | Outcome::NotRun(_) => {}
                 Outcome::Flaky(what) => {
                     self.found(
                         format!("{name} waited in vain, once of two times: {what}"),

@@ -18,6 +18,9 @@ use crate::bed::Bed;
 const AT_ONCE: usize = 6;
 /// What the cases of property tests come from, so that a run is the same twice.
 const PROPERTIES: u64 = 1;
+/// What repeats a finding when a person sets it, and must not change what a gate runs.
+const CHOSEN_BY_HAND: [&str; 5] =
+    ["UNDERSTUDY_SEED", "UNDERSTUDY_BOOTS", "PROPTEST_CASES", "FUZZ_INPUT", "FUZZ_NUMBER"];
 /// How often a test is looked at.
 const TICK: Duration = Duration::from_millis(5);
 /// Lines of a failed test's output that are printed; the rest is in its file.
@@ -30,6 +33,8 @@ pub(crate) enum Outcome {
     Passed,
     /// At the second: the first waited in vain for this, or its set-up failed.
     Flaky(String),
+    /// It said that it cannot run here, and judged nothing.
+    NotRun(String),
     /// With the lines that say why.
     Failed(String),
 }
@@ -41,6 +46,8 @@ pub(crate) struct Ran {
     pub(crate) name: String,
     /// How it ended.
     pub(crate) outcome: Outcome,
+    /// All that it said.
+    pub(crate) output: PathBuf,
     /// How long that took, all tries together.
     pub(crate) took: Duration,
 }
@@ -53,6 +60,8 @@ pub(crate) struct Place<'a> {
     pub(crate) bed: Option<&'a Bed>,
     /// What property tests take their cases from and stories their moments; without it, always the same ones.
     pub(crate) seed: Option<u64>,
+    /// Whether nothing that a person has set may make the run another one.
+    pub(crate) pinned: bool,
     /// One file a test; made if need be.
     pub(crate) outputs: PathBuf,
 }
@@ -103,7 +112,7 @@ impl Pool<'_> {
             Outcome::Passed if test.is_story() || ran.took > Duration::from_secs(20) => {
                 eprintln!("  passed {took:7.1} s  {label}");
             }
-            Outcome::Passed => {}
+            Outcome::Passed | Outcome::NotRun(_) => {}
             Outcome::Flaky(first) => eprintln!("  FLAKY  {took:7.1} s  {label} (first: {first:?})"),
             Outcome::Failed(_) => {
                 let output = self.place.output(test);
@@ -136,7 +145,7 @@ impl Place<'_> {
                 other => other,
             };
         }
-        Ok(Ran { name: test.name().to_owned(), outcome, took: begin.elapsed() })
+        Ok(Ran { name: test.name().to_owned(), outcome, output: self.output(test), took: begin.elapsed() })
     }
 
     fn once(&self, test: &Test) -> Result<Outcome> {
@@ -154,6 +163,11 @@ impl Place<'_> {
         if let Some(bed) = self.bed {
             bed.give_to(&mut command);
         }
+        if self.pinned {
+            for name in CHOSEN_BY_HAND {
+                command.env_remove(name);
+            }
+        }
         if let Some(seed) = self.seed {
             command.env("UNDERSTUDY_SEED", seed.to_string());
         }
@@ -165,7 +179,10 @@ impl Place<'_> {
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 // A test that is not there is no test that passed.
                 let passed = status.success() && text.contains("test result: ok. 1 passed");
-                return Ok(if passed {
+                let not_run = text.lines().find_map(not_run);
+                return Ok(if let (true, Some(why)) = (passed, not_run) {
+                    Outcome::NotRun(why.to_owned())
+                } else if passed {
                     Outcome::Passed
                 } else {
                     Outcome::Failed(reason(&text, &status.to_string()))
@@ -198,8 +215,16 @@ impl Place<'_> {
         if first.exists() {
             fs::remove_dir_all(&first).with_context(|| format!("cannot remove {}", first.display()))?;
         }
-        fs::rename(&folder, &first).with_context(|| format!("cannot keep {}", folder.display()))
+        fs::rename(&folder, &first).with_context(|| format!("cannot keep {}", folder.display()))?;
+        fs::copy(self.output(test), first.join("output.log"))
+            .context("cannot keep what the first try said")?;
+        Ok(())
     }
+}
+
+/// Why a test could not be run here, if this line of its output says so: it may follow the test's own name.
+fn not_run(line: &str) -> Option<&str> {
+    line.strip_prefix("SKIPPED: ").or_else(|| Some(line.split_once(" ... SKIPPED: ")?.1))
 }
 
 /// What the last panic said, on one line: a failed test's own words. Else how it ended.
@@ -216,6 +241,13 @@ fn reason(output: &str, ended: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_cannot_run_says_so_on_a_line_of_its_own() {
+        assert_eq!(not_run("test a::b ... SKIPPED: no IPv6"), Some("no IPv6"));
+        assert_eq!(not_run("SKIPPED: not root"), Some("not root"));
+        assert_eq!(not_run("=== doc tests: SKIPPED: a filter was given"), None);
+    }
 
     #[test]
     fn the_reason_is_what_the_last_panic_said() {

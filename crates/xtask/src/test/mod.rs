@@ -15,6 +15,7 @@ use crate::report::{Report, Tally};
 use crate::workspace::Workspace;
 use crate::{nfs_bed, speed};
 
+pub(crate) use parts::is_plain;
 use parts::{Part, Runner};
 
 /// Judge a change: format, lints, unit and property tests, doc tests, 2,000 simulated clusters, and fifteen
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("no test has {filter:?} in its name");
         total.failed = 1;
     }
-    report.print_flaky();
+    report.print_unusual();
     writeln!(io::stdout(), "{} passed, {} failed", total.passed, total.failed)?;
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

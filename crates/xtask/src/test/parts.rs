@@ -18,6 +18,11 @@ use crate::{cache, chaos, conformance, nfs_bed, older, shell, sim, tools};
 /// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
 const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
 
+/// A story of `--tier netns`.
+pub(crate) fn is_plain(test: &Test) -> bool {
+    test.is_story() && test.binary.target == "stories" && test.name() != BY_HAND
+}
+
 /// A part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
@@ -170,7 +175,7 @@ impl Runner {
         let Some(built) = self.built(report) else { return };
         let tests: Vec<Test> = built.tests.iter().filter(|test| !test.is_story()).cloned().collect();
         let tests = tests.into_iter().filter(|test| self.selected(test)).collect();
-        Self::tell(&self.workspace, report, "unit tests", None, tests);
+        self.tell(report, "unit tests", false, tests);
     }
 
     fn gate_stories(&mut self, report: &mut Report) {
@@ -202,24 +207,20 @@ impl Runner {
             return;
         }
         if self.bed(report).is_some() {
-            Self::tell(&self.workspace, report, name, self.bed.as_ref().and_then(Option::as_ref), tests);
+            self.tell(report, name, true, tests);
         }
     }
 
-    fn tell(
-        workspace: &Workspace,
-        report: &mut Report,
-        name: &'static str,
-        bed: Option<&Bed>,
-        tests: Vec<Test>,
-    ) {
-        let place =
-            Place { root: &workspace.root, bed, seed: None, outputs: workspace.root.join("target/tests") };
+    fn tell(&self, report: &mut Report, name: &'static str, on_the_bed: bool, tests: Vec<Test>) {
+        let bed = self.bed.as_ref().and_then(Option::as_ref).filter(|_| on_the_bed);
+        let (root, outputs) = (&self.workspace.root, self.workspace.root.join("target/tests"));
+        let place = Place { root, bed, seed: None, pinned: self.filter.is_none(), outputs };
         let mut ran = Vec::new();
         report.part(name, |tally| {
             ran = suite::run(&place, tests)?;
             let failed = ran.iter().filter(|ran| matches!(ran.outcome, Outcome::Failed(_))).count() as u64;
-            *tally = Tally { passed: ran.len() as u64 - failed, failed };
+            let not_run = ran.iter().filter(|ran| matches!(ran.outcome, Outcome::NotRun(_))).count() as u64;
+            *tally = Tally { passed: ran.len() as u64 - failed - not_run, failed };
             if failed == 0 {
                 return Ok(());
             }

@@ -324,11 +324,11 @@ fn a_full_disk_leaves_nothing_half_done() {
         .args(["--exact", "drivers::ledger::file::tests::on_a_tiny_disk", "--ignored", "--nocapture"])
         .env(INSIDE, dir.path())
         .output();
-    let Ok(output) = output else { return eprintln!("skipped: there is no `unshare` here") };
+    let Ok(output) = output else { return eprintln!("SKIPPED: there is no `unshare` here") };
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     if text.contains("unshare failed") || text.contains("mount failed") || text.contains("permission denied")
     {
-        return eprintln!("skipped: no mount namespace here: {text}");
+        return eprintln!("SKIPPED: no mount namespace here: {text}");
     }
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
