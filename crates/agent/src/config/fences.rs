@@ -31,7 +31,11 @@ impl Check<'_> {
         all: &Brokers,
         peers: &[PeerConfig],
     ) -> BTreeMap<HostName, IpAddr> {
-        let moves = |own: &IpAddr| all.brokers.values().any(|broker| broker.listener.host == own.to_string());
+        let listeners = all.brokers.values().filter_map(|broker| broker.listener.host.parse().ok());
+        let moved = all.drivers.values().filter_map(|drivers| drivers.address.as_ref()?.ip());
+        let moved: BTreeSet<IpAddr> = moved.chain(listeners).map(|ip: IpAddr| ip.to_canonical()).collect();
+        // The loopback address answers always: an agent behind a tunnel has one.
+        let moves = |own: &IpAddr| moved.contains(own) || own.is_loopback();
         let peer = |peer: &PeerConfig| Some((HostName(peer.host.clone()), peer.address()?));
         let mut own: BTreeMap<_, _> = peers.iter().filter_map(peer).filter(|(_, own)| !moves(own)).collect();
         for i in 0..self.doc.len("host") {
@@ -44,7 +48,7 @@ impl Check<'_> {
             match text.parse::<IpAddr>() {
                 Ok(address) if moves(&address) => {
                     let remedy = "name an address that stays with the host, such as the one that its administrators use";
-                    self.doc.problem(&key, "is a broker's, which moves with it", remedy);
+                    self.doc.problem(&key, "is a broker's, which moves with it, or this host's own", remedy);
                 }
                 Ok(address) => drop(own.insert(HostName(name), address)),
                 Err(_) => {

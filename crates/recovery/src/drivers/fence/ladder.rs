@@ -81,8 +81,13 @@ impl Ladder {
                 self.label(*other)
             ));
         }
+        self.still_answers(proven, host).await
+    }
+
+    /// Why the word of the fence `proven` that the host is off cannot be true: the host itself answers.
+    async fn still_answers(&self, proven: usize, host: &HostName) -> Option<String> {
         let own = self.own.filter(|_| !self.rungs[proven].leaves_running())?;
-        let answer = answers(own).await?;
+        let (label, answer) = (self.label(proven), answers(own).await?);
         Some(format!("{label} reads that {host} is off, and {answer}: one of the two lies. Find out which"))
     }
 
@@ -119,6 +124,10 @@ impl Fence for Ladder {
                             failures.push(format!("{} reads off, and {why}", self.label(index)));
                             continue;
                         }
+                    }
+                    if let Some(why) = self.still_answers(index, host).await {
+                        failures.push(why);
+                        continue;
                     }
                     note.details.insert("rung".to_owned(), self.label(index));
                     if !failures.is_empty() {
@@ -159,7 +168,8 @@ impl Fence for Ladder {
     /// Every rung may have been used, now or in an earlier takeover: all are lifted.
     async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
         let mut said = Vec::new();
-        for (index, rung) in self.rungs.iter().enumerate() {
+        // The last first: what feeds a host's service processor comes after that one.
+        for (index, rung) in self.rungs.iter().enumerate().rev() {
             match rung.lift(host).await {
                 Ok(note) => said.push(note.text),
                 Err(error) => {

@@ -47,8 +47,8 @@ pub enum FenceConfig {
     /// run again, which `status` then tells. For `status` it prints `off` and exits with 2 when it has *read* that
     /// the host is off, prints `on` and exits with 0 when the host is on, and exits with anything else when it
     /// cannot tell. Off takes both, the exit code and a line that is a state (`off`, `Status: OFF`, `Chassis Power
-    /// is off`): a shell that fails exits with 2 as well, and a usage text has the word in it. To an action that it
-    /// does not know it must not answer off; `check` asks.
+    /// is off`): a shell that fails exits with 2 as well, and a usage text has the word in it. `off` must give the
+    /// order even to a host that reads off, or print `already off`: such a host may be in a reset.
     Exec(ExecConfig),
     /// Several devices that must *all* be proven: the outlets of a host with two power supplies.
     ///

@@ -26,11 +26,11 @@ pub const POWER: &str = "power";
 /// reset reads off for less: firmware holds a reset for a few seconds, and fence agents' `reboot` for some more.
 pub(super) const STEADY: Duration = Duration::from_secs(10);
 
-/// An action that there is not: a device that calls its answer off calls everything off.
-const NO_ACTION: &str = "understudy-asks-whether-you-know-this";
+/// The options by which fence agents are told what a device calls the host.
+const NAMING: [&str; 5] = ["plug", "port", "nodename", "uuid", "name"];
 
 /// How long a reading may take that only looks for a contradiction.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// Between two readings of `status`. A host takes a while to lose its power; every call costs a login.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -137,29 +137,38 @@ impl Device {
 
     /// What `status` says, where `host` may be called by its name or by its plug.
     fn power(&self, host: &HostName, answer: &Answer) -> Power {
-        let plain = self.options.values().filter_map(|value| match value {
-            OptionValue::Plain(text) => Some(text.as_str()),
+        let plain = self.options.iter().filter_map(|(key, value)| match value {
+            OptionValue::Plain(text) if NAMING.contains(&key.as_str()) => Some(text.as_str()),
             _ => None,
         });
         let names: Vec<&str> = plain.chain([host.0.as_str()]).collect();
         power::read(answer.code, &answer.stdout, &names)
     }
 
-    /// Whether `status` reads off, reading after reading, for long enough that the host is in no reset. `Err`: what it
-    /// says instead.
-    async fn is_steadily_off(&self, host: &HostName, epoch: Epoch) -> Result<usize, String> {
+    /// Waits up to `patience` for `status` to read off, and sees that it does so reading after reading, for long enough
+    /// that the host is in no reset. `Err`: what it says instead.
+    async fn is_steadily_off(
+        &self,
+        host: &HostName,
+        epoch: Epoch,
+        patience: Duration,
+    ) -> Result<String, String> {
         let purpose = format!("see whether {host} is off already");
         let begun = Instant::now();
+        let mut off: Option<Instant> = None;
         let mut asked = 0;
         loop {
             let status = self.call("status", host, Some(epoch), self.timeout, &purpose).await;
             let status = status.map_err(|error| crate::ports::chain(&error))?;
-            asked += 1;
-            if self.power(host, &status) != Power::Off {
-                return Err(format!("its status: {}", status.words()));
-            }
-            if begun.elapsed() >= self.steady {
-                return Ok(asked);
+            match (self.power(host, &status) == Power::Off, off) {
+                (true, Some(since)) if since.elapsed() >= self.steady => {
+                    return Ok(format!("it read off {} times in {}", asked + 1, human(self.steady)));
+                }
+                (true, since) => {
+                    (off, asked) = (since.or_else(|| Some(Instant::now())), asked + 1);
+                }
+                (false, None) if begun.elapsed() < patience => {}
+                (false, _) => return Err(format!("its status: {}", status.words())),
             }
             tokio::time::sleep(5 * POLL_INTERVAL).await;
         }
@@ -207,33 +216,36 @@ impl Fence for Device {
         let program = self.program.display();
         let answer = match self.call("off", host, Some(epoch), self.timeout, &purpose).await {
             Ok(answer) => answer,
-            // The order was given, and may yet be carried out: the proof that follows reads what came of it.
+            // The order may have been given, and may yet be carried out.
             Err(error @ StepError::Unconfirmed { .. }) => {
-                return Ok(Note::new(format!("{program} was told to turn {host} off; {error}")));
+                let steadily = self.is_steadily_off(host, epoch, self.timeout).await.map_err(|_| error)?;
+                let text = format!("{program} was told to turn {host} off and did not return; {steadily}");
+                return Ok(Note::new(text));
             }
             Err(error) => return Err(error),
         };
-        if answer.code != Some(0) {
-            return match self.is_steadily_off(host, epoch).await {
-                // As a service processor answers for a host that has lost its power already.
-                Ok(asked) => {
-                    let text = format!(
-                        "{program} refused to turn {host} off ({}), which read off {asked} times in {}",
-                        answer.words(),
-                        human(self.steady)
-                    );
-                    Ok(answer.note(text, self, "off"))
-                }
-                Err(status) => {
-                    let said = answer.words();
-                    let why = format!(
-                        "{program} action=off ended with {said}; {status}. Look at the device and its options"
-                    );
-                    Err(self.refused(&purpose, why))
-                }
-            };
-        }
-        let text = format!("{program} turned {host} off in {}", human(answer.took));
+        let text = match answer.code {
+            // Published agents give no order where they read off: somebody else may be resetting the host.
+            Some(0) if answer.stdout.to_ascii_lowercase().contains("already off") => {
+                let steadily = self.is_steadily_off(host, epoch, Duration::ZERO).await;
+                let steadily = steadily.map_err(|status| self.refused(&purpose, status))?;
+                format!("{program} found {host} off already; {steadily}")
+            }
+            Some(0) => format!("{program} turned {host} off in {}", human(answer.took)),
+            // As a service processor answers for a host that has lost its power already.
+            _ => {
+                let said = answer.words();
+                let why = |status| {
+                    let look = "Look at the device and its options";
+                    self.refused(
+                        &purpose,
+                        format!("{program} action=off ended with {said}; {status}. {look}"),
+                    )
+                };
+                let steadily = self.is_steadily_off(host, epoch, Duration::ZERO).await.map_err(why)?;
+                format!("{program} refused to turn {host} off ({said}); {steadily}")
+            }
+        };
         Ok(answer.note(text, self, "off"))
     }
 
@@ -293,20 +305,19 @@ impl Fence for Device {
     async fn check(&self, host: &HostName) -> Result<Note, StepError> {
         let purpose = format!("ask for the power state of {host}");
         let status = self.call("status", host, None, self.timeout, &purpose);
-        let (status, fit) = tokio::join!(status, async {
-            if self.is_fence_agent { self.check_metadata(host).await } else { self.check_unknown(host).await }
-        });
+        let (status, fit) = tokio::join!(status, self.check_metadata(host));
         let status = status?;
         fit?;
         let program = self.program.display();
         match self.power(host, &status) {
             Power::On => {
-                let text = format!("{program} reads that {host} is on");
-                Ok(status.note(text, self, "status").with(POWER, "on"))
+                let note = status.note(format!("{program} reads that {host} is on"), self, "status");
+                Ok(if self.leaves_running { note } else { note.with(POWER, "on") })
             }
             Power::Off => {
                 let text = format!("{program} reads that {host} is {} now", self.off());
-                Ok(status.note(text, self, "status").with(POWER, "off"))
+                let note = status.note(text, self, "status");
+                Ok(if self.leaves_running { note } else { note.with(POWER, "off") })
             }
             Power::Unknown(why) => {
                 let why = format!(
@@ -339,6 +350,9 @@ impl Fence for Device {
 impl Device {
     /// A fence agent must be able to turn a host off, and must not call off what it does not know.
     async fn check_metadata(&self, host: &HostName) -> Result<(), StepError> {
+        if !self.is_fence_agent {
+            return Ok(());
+        }
         let purpose = "see what the fence agent says of itself";
         let answer = self.call("metadata", host, None, self.timeout, purpose).await?;
         let program = self.program.display();
@@ -355,12 +369,11 @@ impl Device {
                  (automatic=\"1\" of `on`): remove `leaves_running = false`"
             ));
         }
-        let told = |name: &str| self.options.keys().any(|key| key.replace('-', "_") == name);
         let default = metadata::default_of(&answer.stdout, "missing_as_off");
-        if default.is_some_and(metadata::is_yes) && !told("missing_as_off") {
+        if default.is_some_and(metadata::is_yes) {
             return refuse(format!(
-                "{program} calls a plug that it does not know off, unless it is told otherwise: add \
-                 options.missing_as_off = \"0\""
+                "{program} calls a plug that it does not know off, whatever it is told (missing_as_off): it proves \
+                 nothing; choose another agent"
             ));
         }
         self.check_limit(&answer.stdout, refuse)
@@ -390,21 +403,6 @@ impl Device {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// A program that calls off what it was not even asked for proves nothing by that word.
-    async fn check_unknown(&self, host: &HostName) -> Result<(), StepError> {
-        let purpose = "see what the program says to an action that there is not";
-        let answer = self.call(NO_ACTION, host, None, self.timeout, purpose).await?;
-        if self.power(host, &answer) != Power::Off {
-            return Ok(());
-        }
-        let why = format!(
-            "{} answers off ({}) to an action that there is not: let it exit with 1 for what it does not know",
-            self.program.display(),
-            answer.words()
-        );
-        Err(self.refused(purpose, why))
     }
 }
 
