@@ -118,6 +118,9 @@ pub(crate) struct Proposal {
     pub(crate) blind: Vec<String>,
     /// Where the broker stands in the ledger.
     pub(crate) standing: LedgerStanding,
+    /// What Kafka's `server.properties` would say here, where it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) properties: Vec<String>,
 }
 
 /// Looks, and plans.
@@ -153,8 +156,27 @@ pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow
     let blind = seen.blind.iter().map(|(signal, why)| format!("{signal}: {why}"));
     let blind = blind.chain(memory.unknown.map(|why| format!("daemon: {why}"))).collect();
     let advice = memory.decision.and_then(held).into_iter().collect();
-    Ok(Proposal { plan, objections, advice, blind, standing })
+    Ok(Proposal { plan, objections, advice, blind, standing, properties: Vec::new() })
 }
+
+impl Proposal {
+    /// Adds what `server.properties` would say of the broker, or why there would be none.
+    pub(crate) async fn with_properties(mut self, world: &World) -> Self {
+        for look in world.ports.broker_host.check(self.plan.broker).await {
+            match look {
+                Ok(note) if note.details.contains_key(LISTENERS) => {
+                    self.properties.extend(note.details.iter().map(|(key, value)| format!("{key}={value}")));
+                }
+                Ok(_) => {}
+                Err(error) => self.blind.push(format!("check: {}", chain(&error))),
+            }
+        }
+        self
+    }
+}
+
+/// Of Kafka.
+const LISTENERS: &str = "listeners";
 
 /// Dates the fault by the ledger's history, where that knows of an earlier one.
 fn date(takeover: &mut Takeover, failing: Option<Timestamp>, now: Timestamp) {
@@ -196,6 +218,9 @@ fn held(decision: Decision) -> Option<String> {
 impl std::fmt::Display for Proposal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.plan)?;
+        for property in &self.properties {
+            writeln!(f, "  server.properties: {property}")?;
+        }
         for blind in &self.blind {
             writeln!(f, "cannot see: {blind}")?;
         }

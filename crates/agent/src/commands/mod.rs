@@ -142,7 +142,8 @@ fn version(global: &Global) -> anyhow::Result<Exit> {
 /// `understudy plan`: what a takeover would do. Acts on nothing.
 async fn plan(global: &Global, broker: i32, config: &Config) -> anyhow::Result<Exit> {
     let events: Arc<dyn EventSink> = Arc::new(LogSink::default());
-    let proposal = propose(&World::build(config, events)?, &config.socket, broker).await?;
+    let world = World::build(config, events)?;
+    let proposal = propose(&world, &config.socket, broker).await?.with_properties(&world).await;
     output::print(&proposal, global.output)?;
     Ok(if proposal.objections.is_empty() { Exit::Done } else { Exit::Held })
 }

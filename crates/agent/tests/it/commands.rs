@@ -133,11 +133,17 @@ fn objections_hold_and_an_override_still_has_to_prove_the_fence() {
 #[test]
 fn plan_shows_evidence_and_objections_and_does_nothing() {
     let site = Site::new();
+    let template = "process.roles=broker\ncontroller.quorum.voters=101@c:9093\n\
+                    controller.listener.names=CONTROLLER\nlisteners=PLAINTEXT://:9092\n";
+    std::fs::write(site.path("server.properties"), template).unwrap();
     let plan = site.run(&["plan", "--broker", "1", "--output", "json"]);
     assert_eq!(plan.code, Some(3), "{plan:?}");
     let plan: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
     assert_eq!(plan["plan"]["epoch"], 1);
     assert!(plan["objections"][0].as_str().unwrap().contains("not a majority"), "{plan}");
+    let told: Vec<&str> =
+        plan["properties"].as_array().unwrap().iter().filter_map(|it| it.as_str()).collect();
+    assert!(told.contains(&"listeners=PLAINTEXT://127.0.0.1:2"), "{told:?}");
     let history: serde_json::Value =
         serde_json::from_str(&site.run(&["history", "--output", "json"]).out).unwrap();
     assert_eq!(history["brokers"][0]["takeovers"], serde_json::json!([]));
@@ -222,7 +228,7 @@ fn check_names_everything_that_is_missing() {
     assert_eq!(verdict("fence of kafka-1"), ["fail"]);
     assert_eq!(verdict("controllers"), ["warn"]);
     assert_eq!(verdict("broker 1: storage"), ["ok"]);
-    assert_eq!(verdict("broker 1: Kafka here").len(), 7);
+    assert_eq!(verdict("broker 1: Kafka here").len(), 9);
 }
 
 /// A running agent, stopped at the end whatever happens.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
 
+use super::BrokerIdentity;
 use super::common::Common;
+use super::listeners::{self, Listener, advertised, renamed};
 use super::problem::Problem;
-use super::render::{Listener, advertised};
 use crate::model::{BrokerId, Endpoint};
 use crate::ports::Note;
 
@@ -21,10 +22,40 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
         ));
     };
     let told = advertised(&file).map_err(Problem::Refused)?;
-    compare(&told, &common.broker(broker)?.listener, &resolve).map_err(Problem::Refused)
+    let identity = common.broker(broker)?;
+    let renamed = renamed(&common.overridden(broker)?, identity);
+    if !renamed.is_empty() {
+        return Err(Problem::Refused(names_of_their_own(&renamed, &told, identity)));
+    }
+    compare(&told, &identity.listener, &resolve).map_err(Problem::Refused)
 }
 
-fn resolve(host: &str) -> BTreeSet<IpAddr> {
+/// The template is of this host: no name in it can be the broker's.
+fn names_of_their_own(
+    renamed: &[(Listener, Listener)],
+    told: &[Listener],
+    broker: &BrokerIdentity,
+) -> String {
+    let one = |(was, is): &(Listener, Listener)| {
+        let (name, was, is) = (&is.name, was.print(), is.print());
+        format!(
+            "the template has a name of its own for clients of {name}, {was}, and they would be told {is}"
+        )
+    };
+    let cure = told.iter().map(|l| match renamed.iter().any(|(_, is)| is == l) {
+        true => Listener { host: format!("NAME-OF-BROKER-{}", broker.id), ..l.clone() },
+        false => l.clone(),
+    });
+    format!(
+        "{}. Say in [broker.properties] where they find broker {}: \"{}\" = \"{}\"",
+        renamed.iter().map(one).collect::<Vec<_>>().join("; "),
+        broker.id,
+        listeners::ADVERTISED,
+        listeners::print(cure)
+    )
+}
+
+pub(super) fn resolve(host: &str) -> BTreeSet<IpAddr> {
     let found = (host, 0).to_socket_addrs();
     found.into_iter().flatten().map(|address| address.ip()).collect()
 }

@@ -114,6 +114,7 @@ pub(super) fn log_dirs(common: &Common, broker: BrokerId) -> Result<Note, Proble
             parts
                 .push(format!("{} is not here now, which is fine if a takeover attaches it", shown(&absent)));
         }
+        common.voter_has_its_log(broker)?;
         let note = Note::new(parts.join("; "));
         Ok(found.values().take(1).fold(note, |note, meta| note.with("cluster.id", &meta.cluster_id)))
     })?

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use ontap_client::Secrets;
 
+use super::listeners::is_combined;
 use super::problem::Problem;
 use super::proc::{Holder, Marker};
-use super::render::{RECOVERY_THREADS, recover_with, render};
+use super::render::{METADATA_LOG_DIR, RECOVERY_THREADS, override_with, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
 use super::{BrokerIdentity, check, rivals, verify};
@@ -20,6 +21,9 @@ use crate::drivers::secrets::in_settings;
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{Note, Proof};
+
+/// The metadata log, a directory of one log dir.
+const METADATA_LOG: &str = "__cluster_metadata-0";
 
 /// How long a lock is waited for that is normally held for milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -91,15 +95,25 @@ impl Common {
         Marker { broker, state_dir }
     }
 
-    /// The broker's `server.properties`, in memory.
-    pub(super) fn rendered(&self, broker: BrokerId) -> Result<Properties, Problem> {
+    /// The template with the broker's overrides, before it gets the broker's identity.
+    pub(super) fn overridden(&self, broker: BrokerId) -> Result<Properties, Problem> {
         let broker = self.broker(broker)?;
         let path = self.template.display();
         let content = std::fs::read(&self.template)
             .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
-        let refused = |why: String| Problem::Refused(format!("the template {path} cannot be used: {why}"));
-        let template = Properties::parse(&content).map_err(|error| refused(error.to_string()))?;
-        let mut file = render(&template, broker).map_err(refused)?;
+        let template = Properties::parse(&content).map_err(|error| self.refused(error.to_string()))?;
+        Ok(override_with(template, broker))
+    }
+
+    fn refused(&self, why: String) -> Problem {
+        Problem::Refused(format!("the template {} cannot be used: {why}", self.template.display()))
+    }
+
+    /// The broker's `server.properties`, in memory.
+    pub(super) fn rendered(&self, broker: BrokerId) -> Result<Properties, Problem> {
+        let file = self.overridden(broker)?;
+        let broker = self.broker(broker)?;
+        let mut file = render(file, broker).map_err(|why| self.refused(why))?;
         recover_with(&mut file, processors(), broker.log_dirs.len());
         Ok(file)
     }
@@ -133,7 +147,33 @@ impl Common {
 
     pub(super) fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, Problem> {
         self.refuse_if_in_use(broker)?;
-        verify::verify(broker, &self.broker(broker)?.log_dirs, cluster_id, self.user.as_ref())
+        let note = verify::verify(broker, &self.broker(broker)?.log_dirs, cluster_id, self.user.as_ref())?;
+        as_user(self.user.as_ref(), || self.voter_has_its_log(broker))??;
+        Ok(note)
+    }
+
+    /// A voter of the controllers' quorum that starts without its metadata log has forgotten whom it voted
+    /// for. A broker that is no controller gets that log from the controllers again.
+    pub(super) fn voter_has_its_log(&self, broker: BrokerId) -> Result<(), Problem> {
+        let file = self.rendered(broker)?;
+        if !is_combined(&file) {
+            return Ok(());
+        }
+        let log_dirs = &self.broker(broker)?.log_dirs;
+        let named = file.get(METADATA_LOG_DIR).filter(|dir| !dir.is_empty()).map(Path::new);
+        let Some(expected) = named.or(log_dirs.first().map(PathBuf::as_path)) else { return Ok(()) };
+        let has_it = |dir: &&Path| dir.join(METADATA_LOG).is_dir();
+        let elsewhere = log_dirs.iter().map(PathBuf::as_path).find(has_it);
+        match elsewhere.filter(|_| !has_it(&expected)) {
+            None => Ok(()),
+            Some(found) => Err(Problem::Refused(format!(
+                "the metadata log of broker {broker}, which is a controller too, is in {}, and Kafka would begin a new \
+                 one in {}: set \"{METADATA_LOG_DIR}\" = \"{}\" in [broker.properties]",
+                found.display(),
+                expected.display(),
+                found.display()
+            ))),
+        }
     }
 
     /// There must be one, and each must be about another host, or be our own word that nothing runs here.

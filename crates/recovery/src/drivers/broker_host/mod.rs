@@ -1,10 +1,13 @@
 //! `broker_host` drivers: run a broker on this host.
 
 mod advertise;
+mod bind;
 mod check;
 pub mod class_data;
 mod common;
 mod end_fenced;
+mod files;
+mod listeners;
 mod look;
 mod problem;
 mod proc;

@@ -1,31 +1,52 @@
 //! `server.properties` of a broker: the standby's template, with the broker's identity. Pure.
 
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::drivers::broker_host::BrokerIdentity;
+use super::BrokerIdentity;
+use super::listeners::{list, set_listeners};
 use crate::kafka::properties::Properties;
-use crate::model::Endpoint;
 
 /// Keys that say which broker this is. They come from the broker's own section, never from its overrides:
 /// what is verified before the start must be what Kafka reads.
 pub(super) const IDENTITY_KEYS: [&str; 4] = ["node.id", "broker.id", "log.dirs", "log.dir"];
 
-/// Gives the template a broker's identity, and its overrides, which win over everything.
+/// Gives the template a broker's overrides.
+pub(super) fn override_with(mut template: Properties, broker: &BrokerIdentity) -> Properties {
+    for (key, value) in &broker.properties {
+        template.set(key, value);
+    }
+    template
+}
+
+/// Gives the template, which has the broker's overrides, its identity. What an override names is never set.
 ///
 /// # Errors
 /// In words: what the template lacks, and what to add.
-pub(super) fn render(template: &Properties, broker: &BrokerIdentity) -> Result<Properties, String> {
-    let mut file = template.clone();
-    for (key, value) in &broker.properties {
-        file.set(key, value);
-    }
+pub(super) fn render(mut file: Properties, broker: &BrokerIdentity) -> Result<Properties, String> {
     check_mode(&file)?;
     set_id(&mut file, broker);
     file.set("log.dirs", &paths(&broker.log_dirs));
     file.remove("log.dir");
+    check_metadata_log(&file, broker)?;
     set_listeners(&mut file, broker)?;
     Ok(file)
+}
+
+/// Kafka keeps the metadata log in the first of its log dirs, or here.
+pub(super) const METADATA_LOG_DIR: &str = "metadata.log.dir";
+
+/// A directory of this host has neither the broker's metadata log nor its `meta.properties`, and nothing
+/// verifies it.
+fn check_metadata_log(file: &Properties, broker: &BrokerIdentity) -> Result<(), String> {
+    let Some(dir) = file.get(METADATA_LOG_DIR).filter(|dir| !dir.is_empty()) else { return Ok(()) };
+    if broker.log_dirs.iter().any(|own| own == Path::new(dir)) {
+        return Ok(());
+    }
+    Err(format!(
+        "{METADATA_LOG_DIR}={dir} is none of the log_dirs of broker {}, so its metadata log does not move with it: \
+         leave it out, or name one of log_dirs as \"{METADATA_LOG_DIR}\" in [broker.properties]",
+        broker.id
+    ))
 }
 
 /// Of Kafka: how many threads load and recover the logs of each log dir at the start. Its own default is 1,
@@ -82,142 +103,6 @@ fn set_id(file: &mut Properties, broker: &BrokerIdentity) {
     file.remove(other);
 }
 
-/// `NAME://host:port`, as Kafka writes listeners.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listener {
-    pub(super) name: String,
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl Listener {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (name, place) = text.split_once("://")?;
-        let (host, port) = place.rsplit_once(':')?;
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-        Some(Self { name: name.to_owned(), host: bare.to_owned(), port: port.parse().ok()? })
-    }
-
-    fn is_named(&self, name: &str) -> bool {
-        self.name.eq_ignore_ascii_case(name)
-    }
-
-    fn binds_everywhere(&self) -> bool {
-        self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
-    }
-
-    pub(super) fn print(&self) -> String {
-        let brackets = self.host.contains(':');
-        let (open, close) = if brackets { ("[", "]") } else { ("", "") };
-        format!("{}://{open}{}{close}:{}", self.name, self.host, self.port)
-    }
-}
-
-/// Moves the listeners to the broker's own address; those of a controller are left alone.
-///
-/// The client listener gets the host and port of the broker's section. Every other one gets the host and
-/// keeps its port. A key that the broker's overrides name is theirs.
-fn set_listeners(file: &mut Properties, broker: &BrokerIdentity) -> Result<(), String> {
-    let given = |key: &str| broker.properties.contains_key(key);
-    let bound = listeners(file, "listeners")?.ok_or(
-        "it has no `listeners`: add, for example, listeners=PLAINTEXT://:9092; names and protocols are taken \
-         from it",
-    )?;
-    let controllers: Vec<String> =
-        list(file.get("controller.listener.names").unwrap_or_default()).map(str::to_owned).collect();
-    let is_controller = |l: &Listener| controllers.iter().any(|name| l.is_named(name));
-    let advertised = match listeners(file, "advertised.listeners")? {
-        Some(advertised) => advertised,
-        None => bound.iter().filter(|l| !is_controller(l)).cloned().collect(),
-    };
-    if let Some(stray) = advertised.iter().find(|a| !bound.iter().any(|b| b.is_named(&a.name))) {
-        return Err(format!("advertised.listeners names `{}` and listeners does not", stray.name));
-    }
-    if given("listeners") && given("advertised.listeners") {
-        return Ok(());
-    }
-    let candidates = bound.iter().filter(|l| !is_controller(l)).collect::<Vec<_>>();
-    let client = client_listener(&candidates, &advertised, &broker.listener)?;
-    let move_one = |l: &Listener| {
-        let port = if l.is_named(&client) { broker.listener.port } else { l.port };
-        Listener { name: l.name.clone(), host: broker.listener.host.clone(), port }
-    };
-    let moved: Vec<Listener> =
-        advertised.iter().map(|l| if is_controller(l) { l.clone() } else { move_one(l) }).collect();
-    if !given("advertised.listeners") {
-        file.set("advertised.listeners", &print(&moved));
-    }
-    if !given("listeners") {
-        let rebound = bound
-            .iter()
-            .map(|l| if is_controller(l) { l.clone() } else { rebind(l, move_one(l), &advertised) });
-        file.set("listeners", &print(&rebound.collect::<Vec<_>>()));
-    }
-    Ok(())
-}
-
-/// What to bind for a listener that is reached at `moved`.
-fn rebind(bound: &Listener, mut moved: Listener, advertised: &[Listener]) -> Listener {
-    // A name may stand for an address that is not on this host, such as that of a load balancer. An address
-    // is bound, so that two brokers with the same port can run here side by side.
-    let is_name = moved.host.parse::<IpAddr>().is_err();
-    if is_name && bound.binds_everywhere() {
-        moved.host.clone_from(&bound.host);
-    }
-    // Ports that differ in the template are mapped on the way, and that stays so.
-    if advertised.iter().any(|l| l.is_named(&bound.name) && l.port != bound.port) {
-        moved.port = bound.port;
-    }
-    moved
-}
-
-/// The name of the listener that the broker's section speaks of.
-fn client_listener(
-    candidates: &[&Listener],
-    advertised: &[Listener],
-    endpoint: &Endpoint,
-) -> Result<String, String> {
-    let reached_at = |l: &Listener| advertised.iter().find(|a| a.is_named(&l.name)).unwrap_or(l).port;
-    let same_port: Vec<_> = candidates.iter().copied().filter(|l| reached_at(l) == endpoint.port).collect();
-    match (candidates, &same_port[..]) {
-        ([], _) => Err("`listeners` names no listener but the controller's: add one for clients".into()),
-        ([only], _) | (_, [only]) => Ok(only.name.clone()),
-        _ => Err(format!(
-            "it has the listeners {}, and {} of them are reached at port {}, the port of the broker's \
-             `listener`: give exactly one of them that port, or name `listeners` and `advertised.listeners` in \
-             [broker.properties]",
-            candidates.iter().map(|l| l.print()).collect::<Vec<_>>().join(", "),
-            same_port.len(),
-            endpoint.port
-        )),
-    }
-}
-
-fn listeners(file: &Properties, key: &str) -> Result<Option<Vec<Listener>>, String> {
-    let Some(value) = file.get(key).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
-    let parse = |text: &str| {
-        Listener::parse(text).ok_or_else(|| format!("`{text}` in {key}={value} is not NAME://host:port"))
-    };
-    list(value).map(parse).collect::<Result<_, _>>().map(Some)
-}
-
-/// What a rendered file tells clients, without the controllers'.
-pub(super) fn advertised(file: &Properties) -> Result<Vec<Listener>, String> {
-    let controllers = list(file.get("controller.listener.names").unwrap_or_default());
-    let controllers: Vec<&str> = controllers.collect();
-    let mut told = listeners(file, "advertised.listeners")?.unwrap_or_default();
-    told.retain(|listener| !controllers.iter().any(|name| listener.is_named(name)));
-    Ok(told)
-}
-
-fn print(listeners: &[Listener]) -> String {
-    listeners.iter().map(Listener::print).collect::<Vec<_>>().join(",")
-}
-
-fn list(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|item| !item.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -253,14 +138,7 @@ mod tests {
     }
 
     fn rendered(template: &str, broker: &BrokerIdentity) -> Result<Properties, String> {
-        render(&Properties::parse(template.as_bytes()).unwrap(), broker)
-    }
-
-    #[track_caller]
-    fn listeners_become(template: &str, listener: &str, bound: &str, advertised: &str) {
-        let file = rendered(&format!("{KRAFT}{template}"), &broker(listener, &[])).unwrap();
-        assert_eq!(file.get("listeners"), Some(bound));
-        assert_eq!(file.get("advertised.listeners"), Some(advertised));
+        render(override_with(Properties::parse(template.as_bytes()).unwrap(), broker), broker)
     }
 
     #[track_caller]
@@ -300,77 +178,6 @@ mod tests {
     }
 
     #[test]
-    fn one_listener_moves_whatever_its_port() {
-        listeners_become(
-            "listeners=PLAINTEXT://0.0.0.0:19092\nadvertised.listeners=PLAINTEXT://localhost:19092",
-            "10.0.0.7:9092",
-            "PLAINTEXT://10.0.0.7:9092",
-            "PLAINTEXT://10.0.0.7:9092",
-        );
-        listeners_become(
-            "listeners=SSL://:9092",
-            "[fd00::7]:9092",
-            "SSL://[fd00::7]:9092",
-            "SSL://[fd00::7]:9092",
-        );
-    }
-
-    #[test]
-    fn a_name_leaves_a_wildcard_bound() {
-        listeners_become(
-            "listeners=SSL://0.0.0.0:9092",
-            "kafka-7.example:9092",
-            "SSL://0.0.0.0:9092",
-            "SSL://kafka-7.example:9092",
-        );
-        listeners_become(
-            "listeners=SSL://standby.example:9092",
-            "kafka-7.example:9092",
-            "SSL://kafka-7.example:9092",
-            "SSL://kafka-7.example:9092",
-        );
-    }
-
-    #[test]
-    fn a_port_mapping_of_the_template_stays() {
-        listeners_become(
-            "listeners=SSL://:9092\nadvertised.listeners=SSL://standby:19092",
-            "10.0.0.7:29092",
-            "SSL://10.0.0.7:9092",
-            "SSL://10.0.0.7:29092",
-        );
-    }
-
-    #[test]
-    fn of_several_listeners_the_one_with_the_port_is_the_clients() {
-        listeners_become(
-            "listeners=INTERNAL://:9091, EXTERNAL://:9092,CONTROLLER://localhost:9093\n\
-             advertised.listeners=EXTERNAL://standby:9092,INTERNAL://standby:9091",
-            "10.0.0.7:9092",
-            "INTERNAL://10.0.0.7:9091,EXTERNAL://10.0.0.7:9092,CONTROLLER://localhost:9093",
-            "EXTERNAL://10.0.0.7:9092,INTERNAL://10.0.0.7:9091",
-        );
-        let two = "listeners=INTERNAL://:9091,EXTERNAL://:9094\n";
-        is_refused(&format!("{KRAFT}{two}"), "0 of them are reached at port 9092");
-        let same = "listeners=A://x:9092,B://y:9092\n";
-        is_refused(&format!("{KRAFT}{same}"), "2 of them are reached at port 9092");
-    }
-
-    #[test]
-    fn overrides_win() {
-        let template = format!("{KRAFT}listeners=A://:9091,B://:9094\n");
-        let overrides = [("listeners", "A://:1,B://:2"), ("advertised.listeners", "A://x:3,B://y:4")];
-        let file = rendered(&template, &broker("h:9092", &overrides)).unwrap();
-        assert_eq!(file.get("listeners"), Some("A://:1,B://:2"));
-        assert_eq!(file.get("advertised.listeners"), Some("A://x:3,B://y:4"));
-
-        let file =
-            rendered(&template, &broker("h:9092", &[("listeners", "A://10.0.0.1:9092,B://:2")])).unwrap();
-        assert_eq!(file.get("listeners"), Some("A://10.0.0.1:9092,B://:2"));
-        assert_eq!(file.get("advertised.listeners"), Some("A://h:9092,B://h:2"));
-    }
-
-    #[test]
     fn templates_that_lack_something_are_refused() {
         is_refused("listeners=PLAINTEXT://:9092", "neither `process.roles` nor `zookeeper.connect`");
         is_refused("process.roles=controller", "does not name `broker`");
@@ -380,11 +187,24 @@ mod tests {
         );
         is_refused("process.roles=broker\ncontroller.quorum.voters=1@c:9", "controller.listener.names");
         is_refused(KRAFT, "no `listeners`");
-        is_refused(&format!("{KRAFT}listeners=CONTROLLER://:9093"), "no listener but the controller's");
+        let combined = KRAFT.replace("=broker\n", "=broker,controller\n");
+        is_refused(&format!("{combined}listeners=CONTROLLER://:9093"), "no listener but the controller's");
         is_refused(&format!("{KRAFT}listeners=:9092"), "is not NAME://host:port");
         is_refused(
             &format!("{KRAFT}listeners=A://:9092\nadvertised.listeners=B://x:9092"),
             "names `B` and listeners does not",
         );
+    }
+
+    #[test]
+    fn the_metadata_log_is_in_one_of_the_brokers_log_dirs() {
+        let template = |dir: &str| format!("{KRAFT}listeners=A://:9092\nmetadata.log.dir={dir}\n");
+        is_refused(&template("/var/lib/kafka-metadata"), "is none of the log_dirs of broker 7");
+        for kept in ["/mnt/b", "/mnt/a/", ""] {
+            assert!(rendered(&template(kept), &broker("10.0.0.7:9092", &[])).is_ok(), "{kept}");
+        }
+        let own = broker("10.0.0.7:9092", &[("metadata.log.dir", "/mnt/b")]);
+        let file = rendered(&template("/var/lib/kafka-metadata"), &own).unwrap();
+        assert_eq!(file.get("metadata.log.dir"), Some("/mnt/b"));
     }
 }

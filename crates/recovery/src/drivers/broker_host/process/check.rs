@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::problem::Problem;
 use super::super::user::as_user;
-use super::super::{BROKER, advertise, check};
+use super::super::{BROKER, advertise, bind, check, files};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
 use super::{Inner, ProcessConfig};
 use crate::model::BrokerId;
@@ -43,13 +43,15 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
 type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 
 /// Every look, with what it is about: "could not …".
-pub(super) const CHECKS: [(&str, Check); 7] = [
+pub(super) const CHECKS: [(&str, Check); 9] = [
     ("find the Kafka command", command),
     ("find Java for the Kafka", java),
     (check::TEMPLATE, |inner, broker| check::template(&inner.common, broker)),
     (check::LOG_DIRS, |inner, broker| check::log_dirs(&inner.common, broker)),
     (check::STATE_DIR, |inner, broker| check::state_dir(&inner.common, broker)),
+    (bind::BIND, |inner, broker| bind::look(&inner.common, broker)),
     (advertise::ADVERTISED, |inner, broker| advertise::look(&inner.common, broker)),
+    (files::FILES, |inner, broker| files::look(&inner.common, broker)),
     (check::RIGHT, |inner, broker| check::right(&inner.common, broker)),
 ];
 

@@ -50,9 +50,9 @@ pub struct ProcessConfig {
     /// with one, use `driver = "systemd"`.
     #[serde(default)]
     pub stop_command: Vec<String>,
-    /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does
-    /// not name `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
+    /// The `server.properties` of this host. Node id, log dirs and the addresses of its listeners become the
+    /// broker's; a listener at loopback, or at an address of its own, stays as it is. docs/server-properties.md
+    /// has every key.
     pub template: PathBuf,
     /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only
     /// `PATH`, `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::common::Common;
 use super::super::problem::Problem;
-use super::super::{advertise, check as shared};
+use super::super::{advertise, bind, check as shared, files};
 use super::unit::{Unit, asks_guard, becomes_kafka};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
 use crate::model::BrokerId;
@@ -82,11 +82,13 @@ impl Systemd {
                 results.push(Err(problem.into_step(DRIVER, &format!("look at the unit of broker {broker}"))));
             }
         }
-        let looks: [(&str, Look); 5] = [
+        let looks: [(&str, Look); 7] = [
             (shared::TEMPLATE, shared::template),
             (shared::LOG_DIRS, shared::log_dirs),
             (shared::STATE_DIR, shared::state_dir),
+            (bind::BIND, bind::look),
             (advertise::ADVERTISED, advertise::look),
+            (files::FILES, files::look),
             (shared::RIGHT, shared::right),
         ];
         for (action, look) in looks {

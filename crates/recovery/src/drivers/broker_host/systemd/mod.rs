@@ -46,9 +46,9 @@ pub struct SystemdConfig {
     /// with several brokers it must be there. Its `ExecStart=` must use `${UNDERSTUDY_PROPERTIES}`, the path
     /// of the rendered `server.properties`; `deploy/systemd` has one.
     pub unit: String,
-    /// The `server.properties` of this host, without what belongs to one broker: node id, log dirs and the
-    /// addresses of its listeners are replaced. Its listeners' names and protocols are kept. Where it does
-    /// not name `num.recovery.threads.per.data.dir`, logs are loaded with every processor of this host.
+    /// The `server.properties` of this host. Node id, log dirs and the addresses of its listeners become the
+    /// broker's; a listener at loopback, or at an address of its own, stays as it is. docs/server-properties.md
+    /// has every key.
     pub template: PathBuf,
     /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host
     /// can read it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named

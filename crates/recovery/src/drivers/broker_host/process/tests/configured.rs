@@ -96,13 +96,91 @@ async fn check_passes_and_names_what_is_missing() {
     let problems =
         ["install Kafka", "JAVA_HOME is", "neither `process.roles`", "belongs to broker 2", "creating"];
     let results = driver.check(BROKER).await;
-    assert_eq!(results.len(), problems.len() + 2, "and nobody runs here without the right");
-    assert!(results[5].as_ref().unwrap().text.contains("nobody knows"), "{results:?}");
+    assert_eq!(results.len(), problems.len() + 4, "and nobody runs here without the right");
+    for unknown in &results[5..8] {
+        assert!(unknown.as_ref().unwrap().text.contains("nobody knows"), "{results:?}");
+    }
     for (result, problem) in results.into_iter().zip(problems) {
         let error = chain(&result.unwrap_err());
         assert!(error.contains(problem), "{error}");
     }
     fs::remove_file(bed.root.path().join("state")).unwrap();
+}
+
+/// All that `check` says of a template: notes, and errors with their causes.
+async fn said_of(template: &str, listener: &str) -> String {
+    let bed = bed(FOREVER);
+    let quorum = "controller.quorum.bootstrap.servers=10.0.0.21:9093\ncontroller.listener.names=CONTROLLER\n";
+    fs::write(bed.root.path().join("template"), format!("node.id=9\n{quorum}{template}")).unwrap();
+    let identity = BrokerIdentity { listener: listener.parse().unwrap(), ..bed.identity() };
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(bed.config(), "standby".into(), state_dir, vec![identity]).unwrap();
+    let said = driver.check(BROKER).await;
+    let said = said.into_iter().map(|look| look.map_or_else(|error| chain(&error), |note| note.text));
+    said.collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn check_shows_the_listeners_as_they_will_be() {
+    let said = said_of(
+        "process.roles=broker\nlisteners=SASL_SSL://10.0.0.31:9094,PLAINTEXT://127.0.0.1:9092\n\
+         advertised.listeners=SASL_SSL://standby:9094,PLAINTEXT://127.0.0.1:9092\n",
+        "10.0.0.1:9094",
+    )
+    .await;
+    let bound = "Kafka will listen at SASL_SSL://10.0.0.1:9094,PLAINTEXT://127.0.0.1:9092";
+    assert!(said.contains(bound), "{said}");
+}
+
+#[tokio::test]
+async fn check_fails_an_advertised_name_that_a_takeover_would_lose() {
+    let said = said_of(
+        "process.roles=broker\nlisteners=INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:9094\n\
+         advertised.listeners=INTERNAL://standby-1.internal:9092,EXTERNAL://b9.kafka.example.com:9094\n",
+        "10.0.0.1:9092",
+    )
+    .await;
+    let cure = "\"advertised.listeners\" = \"INTERNAL://10.0.0.1:9092,EXTERNAL://NAME-OF-BROKER-1:9094\"";
+    assert!(
+        said.contains("b9.kafka.example.com:9094, and they would be told EXTERNAL://10.0.0.1:9094"),
+        "{said}"
+    );
+    assert!(said.contains(cure), "{said}");
+}
+
+#[tokio::test]
+async fn check_fails_a_file_and_an_address_that_this_host_does_not_have() {
+    let said = said_of(
+        "process.roles=broker\nlisteners=SSL://:9092,ADMIN://203.0.113.9:9090\n\
+         ssl.keystore.location=/no/such/keystore.p12\n",
+        "10.0.0.1:9092",
+    )
+    .await;
+    assert!(said.contains("ADMIN://203.0.113.9:9090 is bound to no address of this host"), "{said}");
+    assert!(said.contains("/no/such/keystore.p12, which `ssl.keystore.location` names"), "{said}");
+}
+
+#[tokio::test]
+async fn a_voter_without_its_metadata_log_is_not_started() {
+    let bed = bed(FOREVER);
+    let root = bed.root.path();
+    fs::create_dir_all(root.join("log2/__cluster_metadata-0")).unwrap();
+    let meta = "version=1\ncluster.id=c1\nnode.id=1\ndirectory.id=d2\n";
+    fs::write(root.join("log2/meta.properties"), meta).unwrap();
+    let template = |roles: &str| {
+        format!(
+            "process.roles={roles}\ncontroller.quorum.voters=1@10.0.0.1:9093\ncontroller.listener.names=C\n\
+             listeners=A://:9092{}\n",
+            if roles == "broker" { "" } else { ",C://:9093" }
+        )
+    };
+    let log_dirs = vec![root.join("log"), root.join("log2")];
+    let identity = BrokerIdentity { log_dirs, ..bed.identity() };
+    let driver = Process::new(bed.config(), "standby".into(), root.join("state"), vec![identity]).unwrap();
+    fs::write(root.join("template"), template("broker,controller")).unwrap();
+    says(&driver.verify(BROKER, Some("c1")).await.unwrap_err(), "refused", "would begin a new one");
+    fs::write(root.join("template"), template("broker")).unwrap();
+    driver.verify(BROKER, Some("c1")).await.unwrap();
 }
 
 #[test]
