@@ -470,10 +470,13 @@ fn broker_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Pr
 
 fn template_properties(spec: &ClusterSpec, common: &Properties) -> Properties {
     // What identifies a broker is put in by whoever starts one.
-    let listener = format!("PLAINTEXT://:{BROKER_PORT}");
     let (roles, listeners) = match spec.combined {
-        true => ("broker,controller", format!("{listener},CONTROLLER://:{CONTROLLER_PORT}")),
-        false => ("broker", listener),
+        // As a standby has them that was made for a broker of its own: at an address which no host here has.
+        true => (
+            "broker,controller",
+            format!("PLAINTEXT://192.0.2.31:{BROKER_PORT},CONTROLLER://192.0.2.31:{CONTROLLER_PORT}"),
+        ),
+        false => ("broker", format!("PLAINTEXT://:{BROKER_PORT}")),
     };
     let mut properties = owned([("process.roles", roles.to_owned()), ("listeners", listeners)]);
     properties.extend(common.iter().cloned());

@@ -1,7 +1,7 @@
 //! The brokers are the controllers as well: with the broker a voter dies, and it may be the active one.
 //! Without eligible leader replicas, which other stories have.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::corner::{SESSION, spec, survivor, unregistered};
 use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
@@ -39,6 +39,13 @@ fn tell(scenario: Scenario<'_>, active: bool) -> Result<()> {
     scenario.lab.note("its registration is removed while it lives, which it knows of as a controller");
     survivor(&scenario)?;
     scenario.ensure_runs_on("standby-1")?;
+    scenario.lab.note("its vote moved with it: the others reach its controller where they look for it");
+    let voters = scenario.cluster.controller_endpoints();
+    let (_, voter) = voters.first().and_then(|voter| voter.split_once('@')).context("there is no voter")?;
+    let voter = voter.replace(':', "/");
+    let other = scenario.cluster.broker(VICTIM + 1)?.home()?;
+    let said = other.run(&["bash", "-c", &format!(": < /dev/tcp/{voter}")])?;
+    ensure!(said.code == 0, "{voter}: {}", said.stderr);
     scenario.verdict().map(drop)
 }
 
