@@ -8,6 +8,7 @@ use std::thread;
 
 use anyhow::{Context, anyhow};
 use recovery::drivers::address::AddressConfig;
+use recovery::drivers::broker_host::RunHere;
 use recovery::drivers::clients::KnownClients;
 use recovery::drivers::clients::own::OwnClients;
 use recovery::drivers::clock::SystemClock;
@@ -84,7 +85,8 @@ impl World {
         let cluster = cluster.with_peers(peers.clone());
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
-        let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), identities);
+        let run_here = RunHere::from(identities).at_most(topology.at_once());
+        let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), run_here);
         let (ledger, clients) = (known(config, joins)?, Arc::default());
         let ports = Ports {
             fences: fences(described, &config.own_addresses)?,

@@ -149,3 +149,50 @@ pub struct Topology {
     /// The hosts whose agents are asked what they see.
     pub peers: BTreeSet<HostName>,
 }
+
+impl Topology {
+    /// How many of the guarded brokers may run on this host at once: those whose home it is, or as many as a
+    /// standby may own.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        let homes = self.brokers.values().filter(|broker| broker.home == self.here).count();
+        homes.max(self.standby.max_brokers).min(self.brokers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_runs_its_own_brokers_or_as_many_as_a_standby_may() {
+        for (homes, max_brokers, expected) in [
+            (["kafka-1", "kafka-2", "kafka-3"], 1, 1),
+            (["kafka-1", "kafka-2", "kafka-3"], 2, 2),
+            (["kafka-1", "kafka-2", "kafka-3"], 9, 3),
+            (["here", "here", "kafka-3"], 1, 2),
+        ] {
+            let broker = |(n, home): (i32, &str)| Broker {
+                id: BrokerId(n),
+                home: home.into(),
+                listener: "kafka:9092".parse().unwrap(),
+                log_dirs: Vec::new(),
+                address: None,
+                racks: Vec::new(),
+                locks: Locks::default(),
+            };
+            let topology = Topology {
+                here: "here".into(),
+                brokers: (1..).zip(homes).map(|pair| (BrokerId(pair.0), broker(pair))).collect(),
+                fences: BTreeMap::new(),
+                unlocked: BTreeSet::new(),
+                outlive: BTreeSet::new(),
+                controllers_known: true,
+                known: BTreeSet::new(),
+                standby: Standby { max_brokers, ..Standby::default() },
+                peers: BTreeSet::new(),
+            };
+            assert_eq!(topology.at_once(), expected, "{homes:?}, {max_brokers}");
+        }
+    }
+}

@@ -91,6 +91,24 @@ pub(super) fn right(common: &Common, broker: BrokerId) -> Result<Note, Problem> 
     )))
 }
 
+/// A command that ends another broker's Kafka is an error where another one may run here.
+pub(super) fn ends_others(told: &str, at_once: usize) -> Result<Note, String> {
+    if at_once > 1 {
+        return Err(format!(
+            "{told}. {at_once} brokers may run here at once, and one that is stopped or moved away would take the others \
+             with it"
+        ));
+    }
+    Ok(Note::new(format!(
+        "WARNING: {told}. One broker at once runs here by this configuration; a controller ends too"
+    )))
+}
+
+/// How Kafka's own script is told whom to end.
+pub(super) fn stop_by_id(broker: BrokerId) -> String {
+    format!("From Kafka 3.7 on `kafka-server-stop.sh --node-id={broker}`, with the `=`, ends this one alone")
+}
+
 /// Whether the template gives a broker's file.
 pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let note = summary(&common.rendered(broker)?);

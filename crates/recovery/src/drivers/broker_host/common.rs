@@ -16,7 +16,7 @@ use super::proc::{Holder, Marker};
 use super::render::{METADATA_LOG_DIR, RECOVERY_THREADS, override_with, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
-use super::{BrokerIdentity, check, rivals, verify};
+use super::{BrokerIdentity, RunHere, check, rivals, verify};
 use crate::drivers::secrets::in_settings;
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
@@ -50,6 +50,8 @@ pub(super) struct Common {
     pub(super) user: Option<User>,
     /// The brokers that may be started here.
     pub(super) brokers: BTreeMap<BrokerId, BrokerIdentity>,
+    /// How many of them may run here at once.
+    pub(super) at_once: usize,
     /// What Kafka is given beside its configuration.
     environment: BTreeMap<String, String>,
 }
@@ -61,7 +63,7 @@ impl Common {
         driver: &'static str,
         section: Section<'_>,
         (here, state_dir): (HostName, PathBuf),
-        brokers: Vec<BrokerIdentity>,
+        RunHere { brokers, at_once }: RunHere,
         mut problems: Vec<String>,
     ) -> Result<Self, Vec<String>> {
         problems.extend(check::shared(&section, &state_dir, &brokers));
@@ -74,7 +76,7 @@ impl Common {
         }
         let brokers = brokers.into_iter().map(|broker| (broker.id, broker)).collect();
         let (template, environment) = (section.template.to_owned(), section.environment.clone());
-        Ok(Self { driver, here, state_dir, template, user, brokers, environment })
+        Ok(Self { driver, here, state_dir, template, user, brokers, at_once, environment })
     }
 
     pub(super) fn broker(&self, broker: BrokerId) -> Result<&BrokerIdentity, Problem> {

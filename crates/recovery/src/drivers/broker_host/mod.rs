@@ -15,6 +15,7 @@ pub mod process;
 mod render;
 mod right;
 mod rivals;
+mod scripts;
 mod site;
 pub mod systemd;
 mod telling;
@@ -58,12 +59,34 @@ impl BrokerHostConfig {
         self,
         here: HostName,
         state_dir: PathBuf,
-        brokers: Vec<BrokerIdentity>,
+        brokers: impl Into<RunHere>,
     ) -> Result<Arc<dyn BrokerHost>, Vec<String>> {
         match self {
             Self::Process(config) => Ok(Arc::new(Process::new(config, here, state_dir, brokers)?)),
             Self::Systemd(config) => Ok(Arc::new(Systemd::new(config, here, state_dir, brokers)?)),
         }
+    }
+}
+
+/// The brokers that may run on this host.
+#[derive(Debug, Clone)]
+pub struct RunHere {
+    brokers: Vec<BrokerIdentity>,
+    at_once: usize,
+}
+
+impl From<Vec<BrokerIdentity>> for RunHere {
+    /// All of them may run at once.
+    fn from(brokers: Vec<BrokerIdentity>) -> Self {
+        Self { at_once: brokers.len(), brokers }
+    }
+}
+
+impl RunHere {
+    /// No more than `at_once` of them run at once.
+    #[must_use]
+    pub fn at_most(self, at_once: usize) -> Self {
+        Self { at_once: at_once.min(self.at_once), ..self }
     }
 }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::super::problem::Problem;
 use super::super::user::as_user;
-use super::super::{BROKER, advertise, bind, check, files};
+use super::super::{BROKER, advertise, bind, check, files, scripts};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
-use super::{Inner, ProcessConfig};
+use super::{Inner, ProcessConfig, foreign};
 use crate::model::BrokerId;
 use crate::ports::Note;
 
@@ -43,7 +43,15 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
 type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 
 /// Every look, with what it is about: "could not …".
-pub(super) const CHECKS: [(&str, Check); 9] = [
+pub(super) fn looks(inner: &Inner) -> Vec<(&'static str, Check)> {
+    let mut looks: Vec<(&str, Check)> = LOOKS.to_vec();
+    if !inner.stop_command.is_empty() {
+        looks.insert(0, ("stop the one Kafka", stop_command));
+    }
+    looks
+}
+
+const LOOKS: [(&str, Check); 9] = [
     ("find the Kafka command", command),
     ("find Java for the Kafka", java),
     (check::TEMPLATE, |inner, broker| check::template(&inner.common, broker)),
@@ -64,6 +72,19 @@ fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
         "{program} is not there or cannot be executed by Kafka's user: install Kafka, or correct \
          broker_host.command"
     )))
+}
+
+fn stop_command(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {
+    let words = foreign::for_broker(&inner.stop_command, broker);
+    let at_once = inner.common.at_once;
+    let Some(does) = scripts::ends_others(&words, broker, at_once) else {
+        return Ok(Note::new("broker_host.stop_command runs no script that ends every Kafka of this host"));
+    };
+    let told = format!(
+        "broker_host.stop_command {does}: name a command that stops the Kafka of broker {broker} alone. {}",
+        check::stop_by_id(broker)
+    );
+    check::ends_others(&told, at_once).map_err(Problem::Refused)
 }
 
 /// What was seen of the command counts; else `kafka-run-class.sh` takes Java from `JAVA_HOME`, or from `PATH`.

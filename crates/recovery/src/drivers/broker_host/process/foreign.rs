@@ -79,6 +79,11 @@ impl Inner {
     }
 }
 
+/// The words of a command for one broker.
+pub(super) fn for_broker(words: &[String], broker: BrokerId) -> Vec<String> {
+    words.iter().map(|word| word.replace(BROKER, &broker.to_string())).collect()
+}
+
 /// Runs the site's own command, which stops `others`.
 pub(super) async fn run(
     stop_command: &[String],
@@ -97,8 +102,7 @@ pub(super) async fn run(
              stop it as it was started"
         )));
     };
-    let arguments: Vec<String> =
-        arguments.iter().map(|argument| argument.replace(BROKER, &broker.to_string())).collect();
+    let arguments = for_broker(arguments, broker);
     let ended =
         command::run(Path::new(program), &arguments, b"", limit).await.map_err(|error| match error {
             CommandError::TimedOut { .. } => {

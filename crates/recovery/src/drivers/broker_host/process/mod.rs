@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::BrokerIdentity;
+use super::RunHere;
 use super::class_data::{AtStart, ClassDataUse, Recipe, Shelf};
 use super::common::{Common, Section};
 use super::end_fenced::end_fenced;
@@ -46,8 +46,9 @@ pub struct ProcessConfig {
     /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute
     /// path, and its arguments, such as `["/usr/local/sbin/stop-kafka", "{broker}"]`. `{broker}` stands for
     /// the broker's id; with several brokers an argument must have it. It is run when a person moves the
-    /// broker away by `understudy switchover`; without it such a move is refused. Not for a unit of systemd:
-    /// with one, use `driver = "systemd"`.
+    /// broker away by `understudy switchover`; without it such a move is refused. Kafka's own
+    /// `kafka-server-stop.sh` ends every Kafka of the host, unless it is told `--node-id={broker}` (from Kafka
+    /// 3.7 on). Not for a unit of systemd: with one, use `driver = "systemd"`.
     #[serde(default)]
     pub stop_command: Vec<String>,
     /// The `server.properties` of this host. Node id, log dirs and the addresses of its listeners become the
@@ -103,7 +104,6 @@ impl ProcessConfig {
 /// Runs brokers on this host as processes.
 pub struct Process {
     inner: Arc<Inner>,
-    stop_command: Vec<String>,
     timeout: Duration,
 }
 
@@ -111,6 +111,7 @@ pub struct Process {
 struct Inner {
     common: Common,
     launch: Launch,
+    stop_command: Vec<String>,
     shelf: Shelf,
     /// Exit status of the last Kafka of each broker, where we were its parent.
     ended: Mutex<BTreeMap<BrokerId, (ProcessId, String)>>,
@@ -127,9 +128,10 @@ impl Process {
         config: ProcessConfig,
         here: HostName,
         state_dir: PathBuf,
-        brokers: Vec<BrokerIdentity>,
+        brokers: impl Into<RunHere>,
     ) -> Result<Self, Vec<String>> {
-        let problems = check::config(&config, brokers.len());
+        let brokers = brokers.into();
+        let problems = check::config(&config, brokers.brokers.len());
         let section = Section {
             template: &config.template,
             environment: &config.environment,
@@ -139,8 +141,15 @@ impl Process {
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         let shelf = config.shelf(&common.state_dir);
         let launch = Launch { command: config.command, environment: config.environment };
-        let inner = Inner { common, launch, shelf, ended: Mutex::default(), strangers: Mutex::default() };
-        Ok(Self { inner: Arc::new(inner), stop_command: config.stop_command, timeout: config.timeout })
+        let inner = Inner {
+            common,
+            launch,
+            stop_command: config.stop_command,
+            shelf,
+            ended: Mutex::default(),
+            strangers: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner), timeout: config.timeout })
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
@@ -204,7 +213,7 @@ impl BrokerHost for Process {
             return Ok(ours);
         }
         let left = limit.saturating_sub(begun.elapsed());
-        let said = foreign::run(&self.stop_command, (broker, &others), &action, left).await?;
+        let said = foreign::run(&self.inner.stop_command, (broker, &others), &action, left).await?;
         let left = limit.saturating_sub(begun.elapsed());
         self.run(action, within, move |inner| inner.await_end(broker, others, left)).await?;
         Ok(said)
@@ -227,7 +236,7 @@ impl BrokerHost for Process {
 
     async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>> {
         let mut results = Vec::new();
-        for (action, look) in check::CHECKS {
+        for (action, look) in check::looks(&self.inner) {
             let action = format!("{action} of broker {broker}");
             results.push(self.run(action, self.timeout, move |inner| look(inner, broker)).await);
         }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use super::super::proc;
 use super::super::right::Right;
 use super::super::site::{Record, Site};
+use super::super::{BrokerIdentity, proc};
 use super::*;
 use crate::ports::chain;
 

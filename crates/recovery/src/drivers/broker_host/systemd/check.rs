@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::common::Common;
 use super::super::problem::Problem;
-use super::super::{advertise, bind, check as shared, files};
+use super::super::{advertise, bind, check as shared, files, scripts};
 use super::unit::{Unit, asks_guard, becomes_kafka};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
 use crate::model::BrokerId;
@@ -73,7 +73,7 @@ impl Systemd {
         match unit {
             Ok(unit) => {
                 let user = self.common.user.as_ref().map_or("", |user| user.name.as_str());
-                for (action, result) in findings(&unit, broker, user) {
+                for (action, result) in findings(&unit, broker, user, self.common.at_once) {
                     let action = format!("{action} of broker {broker}");
                     results.push(result.map_err(|why| Problem::Refused(why).into_step(DRIVER, &action)));
                 }
@@ -130,7 +130,7 @@ pub(super) fn not_loaded(unit: &Unit) -> String {
 type Finding = (&'static str, Result<Note, String>);
 
 /// What the unit itself shows: each look with what it is about. Pure.
-fn findings(unit: &Unit, broker: BrokerId, user: &str) -> Vec<Finding> {
+fn findings(unit: &Unit, broker: BrokerId, user: &str, at_once: usize) -> Vec<Finding> {
     if unit.load_state != "loaded" {
         return vec![("use the unit", Err(not_loaded(unit)))];
     }
@@ -139,6 +139,7 @@ fn findings(unit: &Unit, broker: BrokerId, user: &str) -> Vec<Finding> {
         ("hand the configuration to the unit", configuration(unit)),
         ("keep the unit from starting unasked", guard(unit, broker)),
         ("stop the unit", Ok(stops(unit))),
+        ("stop the one Kafka", stops_alone(unit, broker, at_once)),
         ("restart the unit", Ok(restarts(unit))),
         ("run Kafka as its user", same_user(unit, user)),
     ]
@@ -245,6 +246,23 @@ fn stops(unit: &Unit) -> Note {
     note(format!("{name} has {within} to stop, with KillMode={}", unit.kill_mode), warnings)
 }
 
+/// The script that Kafka ships for `ExecStop=` looks for every Kafka of the host.
+fn stops_alone(unit: &Unit, broker: BrokerId, at_once: usize) -> Result<Note, String> {
+    let name = &unit.name;
+    let found = unit.helpers.iter().find_map(|(key, words)| {
+        scripts::ends_others(words, broker, at_once).map(|does| format!("{key}= of {name} {does}"))
+    });
+    let Some(found) = found else {
+        return Ok(Note::new(format!("{name} runs no script that ends every Kafka of this host")));
+    };
+    let told = format!(
+        "{found}: leave the line out (in a drop-in, an empty one undoes it), for systemd itself sends Kafka SIGTERM, on which \
+         it stops cleanly. {}",
+        shared::stop_by_id(broker)
+    );
+    shared::ends_others(&told, at_once)
+}
+
 fn restarts(unit: &Unit) -> Note {
     let Unit { name, restart, .. } = unit;
     let mut warnings = Vec::new();
@@ -308,10 +326,15 @@ mod tests {
 
     /// What is told of a unit that differs from the good one: (errors, warnings).
     fn told(change: impl FnOnce(&mut Unit)) -> (Vec<String>, Vec<String>) {
+        told_among(2, change)
+    }
+
+    /// The same where `at_once` brokers may run.
+    fn told_among(at_once: usize, change: impl FnOnce(&mut Unit)) -> (Vec<String>, Vec<String>) {
         let mut unit = good();
         change(&mut unit);
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        for (_, result) in findings(&unit, BrokerId(1), "kafka") {
+        for (_, result) in findings(&unit, BrokerId(1), "kafka", at_once) {
             match result {
                 Ok(note) if note.text.contains("WARNING: ") => warnings.push(note.text),
                 Ok(_) => {}
@@ -377,6 +400,23 @@ mod tests {
             "runs Kafka as root, and the log dirs are checked as kafka",
         );
         is_error(|unit| unit.user = String::new(), "runs Kafka as root");
+    }
+
+    #[test]
+    fn a_stop_that_ends_every_kafka_is_an_error_where_another_may_run() {
+        let stop = |key, command: &str| {
+            let helper = (key, command.split(' ').map(str::to_owned).collect());
+            move |unit: &mut Unit| unit.helpers.push(helper)
+        };
+        let script = "/opt/kafka/bin/kafka-server-stop.sh";
+        is_error(stop("ExecStop", script), "ExecStop= of kafka@1.service runs kafka-server-stop.sh");
+        is_error(stop("ExecStop", script), "leave the line out");
+        is_error(stop("ExecStop", script), "2 brokers may run here at once");
+        is_error(stop("ExecStopPost", script), "ExecStopPost= of kafka@1.service");
+        let (errors, warnings) = told_among(1, stop("ExecStop", script));
+        assert!(errors.is_empty() && warnings[0].contains("leave the line out"), "{errors:?} {warnings:?}");
+        let own = format!("{script} --node-id=1");
+        assert_eq!(told(stop("ExecStop", &own)), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use super::class_data::{ClassDataUse, Shelf};
 use super::common::{Common, Section};
 use super::problem::Problem;
-use super::{BROKER, BrokerIdentity, proc};
+use super::{BROKER, RunHere, proc};
 use crate::drivers::off_path::{OffPathError, off_path};
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
@@ -115,9 +115,10 @@ impl Systemd {
         config: SystemdConfig,
         here: HostName,
         state_dir: PathBuf,
-        brokers: Vec<BrokerIdentity>,
+        brokers: impl Into<RunHere>,
     ) -> Result<Self, Vec<String>> {
-        let problems = check::config(&config, brokers.len());
+        let brokers = brokers.into();
+        let problems = check::config(&config, brokers.brokers.len());
         let section = Section {
             template: &config.template,
             environment: &config.environment,

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use super::super::BrokerHostConfig;
 use super::super::class_data::with_archive;
 use super::super::common::processors;
+use super::super::{BrokerHostConfig, BrokerIdentity};
 use super::*;
 use crate::ports::chain;
 use fake::{Fake, OnStart, OnStop, UNIT};
@@ -442,6 +442,26 @@ async fn check_looks_at_the_unit_itself() {
     bed.fake.machine().load = "not-found";
     let results = driver.check(BROKER).await;
     says(results[1].as_ref().unwrap_err(), "refused", "there is no kafka@1.service on this host");
+}
+
+#[tokio::test]
+async fn a_unit_whose_stop_ends_every_kafka_is_refused_where_another_may_run() {
+    let bed = bed().await;
+    bed.fake.machine().exec_stop = Some("/opt/kafka/bin/kafka-server-stop.sh");
+    let told = async |at_once: usize| {
+        let root = bed.root.path();
+        let other = BrokerIdentity { id: BrokerId(2), ..identity_in(root) };
+        let brokers = RunHere::from(vec![identity_in(root), other]).at_most(at_once);
+        let driver = Systemd::new(config_in(root), "standby".into(), root.join("state"), brokers).unwrap();
+        let driver = Systemd { bus: Bus::new(Some(bed.fake.address())), run_dir: root.join("run"), ..driver };
+        let results = driver.check(BROKER).await.into_iter();
+        let texts = results.map(|result| result.map_or_else(|error| chain(&error), |note| note.text));
+        texts.filter(|text| text.contains("which ends every Kafka of this host:")).collect::<Vec<_>>()
+    };
+    let [refused] = &told(2).await[..] else { panic!("told once") };
+    assert!(refused.contains("could not stop the one Kafka of broker 1: ExecStop= of kafka@1"), "{refused}");
+    let [warned] = &told(1).await[..] else { panic!("told once") };
+    assert!(warned.starts_with("WARNING: ExecStop= of kafka@1.service"), "{warned}");
 }
 
 #[test]

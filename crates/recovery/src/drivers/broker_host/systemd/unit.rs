@@ -43,6 +43,8 @@ pub(super) struct Unit {
     pub(super) environment_files: Vec<String>,
     pub(super) exec_start: Vec<Vec<String>>,
     pub(super) exec_condition: Vec<Vec<String>>,
+    /// What is run beside Kafka at its start, its stop and its end, with the setting that says so.
+    pub(super) helpers: Vec<(&'static str, Vec<String>)>,
 }
 
 /// What a unit's state means for Kafka.
@@ -104,6 +106,7 @@ impl Unit {
             environment_files: files(service.get("EnvironmentFiles")),
             exec_start: commands(service.get("ExecStart")),
             exec_condition: commands(service.get("ExecCondition")),
+            helpers: helpers(service),
         })
     }
 
@@ -265,6 +268,11 @@ fn commands(value: Option<&OwnedVariant>) -> Vec<Vec<String>> {
         _ => None,
     };
     commands.inner().iter().filter_map(command).collect()
+}
+
+fn helpers(service: &Properties) -> Vec<(&'static str, Vec<String>)> {
+    let of = |key: &'static str| commands(service.get(key)).into_iter().map(move |words| (key, words));
+    ["ExecStop", "ExecStopPost", "ExecStartPre", "ExecStartPost"].into_iter().flat_map(of).collect()
 }
 
 /// Whether a command line is `understudy guard` for this very broker.

@@ -183,6 +183,26 @@ async fn a_voter_without_its_metadata_log_is_not_started() {
     driver.verify(BROKER, Some("c1")).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_stop_command_that_ends_every_kafka_is_an_error_where_another_may_run() {
+    let bed = bed(FOREVER);
+    let says = async |at_once: usize, words: &str| {
+        let stop_command = words.split(' ').map(str::to_owned).collect();
+        let config = ProcessConfig { stop_command, ..bed.config() };
+        let other = BrokerIdentity { id: BrokerId(2), ..bed.identity() };
+        let brokers = RunHere::from(vec![bed.identity(), other]).at_most(at_once);
+        let driver = Process::new(config, "standby".into(), bed.root.path().join("state"), brokers).unwrap();
+        driver.check(BROKER).await.remove(0).map(|note| note.text).map_err(|error| chain(&error))
+    };
+    let every = says(2, "/opt/kafka/bin/kafka-server-stop.sh {broker}").await.unwrap_err();
+    assert!(every.contains("stop_command runs kafka-server-stop.sh, which ends every Kafka"), "{every}");
+    assert!(every.contains("--node-id=1`, with"), "{every}");
+    let alone = says(1, "/opt/kafka/bin/kafka-server-stop.sh {broker}").await.unwrap();
+    assert!(alone.starts_with("WARNING: "), "{alone}");
+    let by_id = says(2, "/opt/kafka/bin/kafka-server-stop.sh --node-id={broker}").await.unwrap();
+    assert!(!by_id.contains("WARNING"), "{by_id}");
+}
+
 #[test]
 fn every_problem_of_the_configuration_is_told_at_once() {
     let bed = bed(FOREVER);

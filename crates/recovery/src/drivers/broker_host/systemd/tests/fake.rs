@@ -66,6 +66,8 @@ pub(super) struct Machine {
     loaded: Vec<String>,
     /// What another drop-in, which sorts later, sets.
     pub(super) overridden: Option<&'static str>,
+    /// What the unit has for `ExecStop=`.
+    pub(super) exec_stop: Option<&'static str>,
     pub(super) on_start: OnStart,
     pub(super) on_stop: OnStop,
     pub(super) starts: u32,
@@ -305,6 +307,7 @@ impl Fake {
             control_group: Vec::new(),
             loaded: Vec::new(),
             overridden: None,
+            exec_stop: None,
             on_start: OnStart::Runs,
             on_stop: OnStop::Ends,
             starts: 0,

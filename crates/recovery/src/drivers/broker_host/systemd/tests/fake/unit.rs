@@ -146,6 +146,11 @@ impl Service {
     }
 
     #[zbus(property)]
+    fn exec_stop(&self) -> Vec<Exec> {
+        locked(&self.0).exec_stop.map(exec).unwrap_or_default()
+    }
+
+    #[zbus(property)]
     fn exec_condition(&self) -> Vec<Exec> {
         exec("/usr/bin/understudy guard --broker 1")
     }
