@@ -5,6 +5,10 @@
 
 use crate::model::BrokerId;
 
+/// Becomes Kafka, or leaves it behind with `-daemon`.
+const START: &str = "kafka-server-start";
+/// What the former becomes first.
+const RUN: &str = "kafka-run-class";
 /// Sends SIGTERM to every Kafka of the host, whoever runs it.
 const STOP: &str = "kafka-server-stop";
 
@@ -31,6 +35,43 @@ pub(super) fn ends_others(words: &[String], broker: BrokerId, at_once: usize) ->
         )),
         (None, None) => Some(format!("runs {script}, which ends every Kafka of this host")),
     }
+}
+
+/// How this command ends at once and leaves Kafka behind; `None` if it stays, as far as can be seen.
+pub(super) fn leaves_kafka(words: &[String]) -> Option<String> {
+    for command in commands(words) {
+        let Some((script, arguments)) = runs(&command, START).or_else(|| runs(&command, RUN)) else {
+            continue;
+        };
+        if arguments.contains(&"-daemon") {
+            return Some(format!("runs {script} -daemon, which ends at once and leaves Kafka behind"));
+        }
+    }
+    let left = words.iter().any(|word| script_of(word).is_some_and(in_background));
+    left.then(|| "leaves Kafka in the background of a shell, by `&`, and ends at once".to_owned())
+}
+
+/// Whether a shell stays before Kafka, so that it, and not Kafka, is what gets a signal.
+pub(super) fn stays_behind_shell(words: &[String]) -> bool {
+    let is_script = |word: &&String| script_of(word).is_some();
+    let mut commands = words.iter().filter(is_script).flat_map(|word| commands(std::slice::from_ref(word)));
+    commands.any(|command| runs(&command, START).is_some() && !command.contains(&"exec"))
+}
+
+/// What a shell is given that starts Kafka, from the start on.
+fn script_of(word: &str) -> Option<&str> {
+    word.contains(char::is_whitespace).then(|| word.split_once(START).map(|(_, after)| after)).flatten()
+}
+
+/// Whether a `&` ends the command: one that is no part of `&&`, `>&` or `&>`; and nothing waits for it.
+fn in_background(script: &str) -> bool {
+    let letters: Vec<char> = script.chars().collect();
+    let at = |n: Option<usize>| n.and_then(|n| letters.get(n)).copied();
+    let ends = |n: usize| {
+        let (before, after) = (at(n.checked_sub(1)), at(n.checked_add(1)));
+        letters[n] == '&' && !matches!(before, Some('&' | '>' | '<')) && !matches!(after, Some('&' | '>'))
+    };
+    (0..letters.len()).any(ends) && !script.split(|c: char| !c.is_alphanumeric()).any(|word| word == "wait")
 }
 
 /// The commands in these words, each as its own words.
@@ -69,6 +110,44 @@ mod tests {
             _ => vec![part.to_owned()],
         });
         parts.collect()
+    }
+
+    #[test]
+    fn a_start_that_leaves_kafka_behind_is_known_however_it_is_written() {
+        let guard = "/usr/bin/understudy guard --broker 1 --wait 30s --exec --user kafka --";
+        let file = "${UNDERSTUDY_PROPERTIES}";
+        for (command, leaves) in [
+            (format!("{guard} /opt/kafka/bin/kafka-server-start.sh {file}"), false),
+            (format!("{guard} /opt/kafka/bin/kafka-server-start.sh -daemon {file}"), true),
+            (format!("/usr/bin/kafka-server-start -daemon {file}"), true),
+            (format!("{guard} /bin/sh -c '/opt/kafka/bin/kafka-server-start.sh -daemon {file}'"), true),
+            (
+                format!("/bin/bash -c 'cd /opt/kafka; exec \"bin/kafka-server-start.sh\" -daemon {file}'"),
+                true,
+            ),
+            (format!("/opt/kafka/bin/kafka-run-class.sh -daemon -name kafkaServer kafka.Kafka {file}"), true),
+            (format!("/bin/sh -c 'nohup /k/kafka-server-start.sh {file} > /k/log 2>&1 &'"), true),
+            (format!("/bin/sh -c '/k/kafka-server-start.sh {file} & echo $! > /run/kafka.pid'"), true),
+            (format!("/bin/sh -c '/k/kafka-server-start.sh {file} & wait $!'"), false),
+            (format!("/bin/sh -c '/k/kafka-server-start.sh {file} > /k/log 2>&1'"), false),
+            (format!("/bin/sh -c 'cd /k && exec bin/kafka-server-start.sh {file} &> /k/log'"), false),
+            (format!("/usr/local/bin/start-kafka -daemon {file}"), false),
+        ] {
+            let found = leaves_kafka(&words(&command));
+            assert_eq!(found.is_some(), leaves, "{command}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_that_does_not_become_kafka_stays_before_it() {
+        for (command, stays) in [
+            ("/bin/sh -c '/k/kafka-server-start.sh $P > /k/kafka.log 2>&1'", true),
+            ("/bin/sh -c 'exec /k/kafka-server-start.sh $P > /k/kafka.log 2>&1'", false),
+            ("/bin/sh -c 'exec 3>/k/log; /k/kafka-server-start.sh $P'", true),
+            ("/k/kafka-server-start.sh $P", false),
+        ] {
+            assert_eq!(stays_behind_shell(&words(command)), stays, "{command}");
+        }
     }
 
     #[test]

@@ -64,6 +64,13 @@ const LOOKS: [(&str, Check); 9] = [
 ];
 
 fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
+    if let Some(does) = scripts::leaves_kafka(&inner.launch.command) {
+        let what = if does.contains("-daemon") { "`-daemon`" } else { "`&`" };
+        return Err(Problem::Refused(format!(
+            "broker_host.command {does}, so that the agent takes it for a Kafka that ended: leave {what} out. What it starts \
+             outlives it as it is"
+        )));
+    }
     let program = inner.launch.command.first().cloned().unwrap_or_default();
     if as_user(inner.common.user.as_ref(), || is_executable(Path::new(&program)))? {
         return Ok(Note::new(format!("{program} is there and can be executed")));

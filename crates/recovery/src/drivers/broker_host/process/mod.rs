@@ -41,7 +41,8 @@ const DRIVER: &str = "process";
 #[serde(deny_unknown_fields)]
 pub struct ProcessConfig {
     /// What is run, and its arguments; the first is an absolute path. `{properties}` stands for the path of
-    /// the rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does.
+    /// the rendered `server.properties`. It must stay in the foreground, as `kafka-server-start.sh` does
+    /// without `-daemon`.
     pub command: Vec<String>,
     /// What stops a Kafka here that this agent did not start, and keeps it stopped: a program by its absolute
     /// path, and its arguments, such as `["/usr/local/sbin/stop-kafka", "{broker}"]`. `{broker}` stands for

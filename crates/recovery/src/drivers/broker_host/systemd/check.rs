@@ -137,6 +137,7 @@ fn findings(unit: &Unit, broker: BrokerId, user: &str, at_once: usize) -> Vec<Fi
     vec![
         ("use the unit", Ok(loaded(unit))),
         ("hand the configuration to the unit", configuration(unit)),
+        ("stay with the Kafka", stays(unit)),
         ("keep the unit from starting unasked", guard(unit, broker)),
         ("stop the unit", Ok(stops(unit))),
         ("stop the one Kafka", stops_alone(unit, broker, at_once)),
@@ -182,6 +183,20 @@ fn configuration(unit: &Unit) -> Result<Note, String> {
          named there: write, for example, ExecStart=/opt/kafka/bin/kafka-server-start.sh {braced}",
         unit.name
     ))
+}
+
+/// With `Type=forking` what is left behind is what systemd waits for.
+fn stays(unit: &Unit) -> Result<Note, String> {
+    let Unit { name, kind, .. } = unit;
+    let leaves = unit.exec_start.iter().find_map(|words| scripts::leaves_kafka(words));
+    match leaves.filter(|_| kind != "forking") {
+        None => Ok(Note::new(format!("ExecStart= of {name} is not seen to leave Kafka behind"))),
+        Some(does) => Err(format!(
+            "ExecStart= of {name} {does}: with Type={kind} the unit counts as ended then, and systemd kills the Kafka that is \
+             left. Leave {} out: what a unit runs is in the background already",
+            if does.contains("-daemon") { "`-daemon`" } else { "`&`" }
+        )),
+    }
 }
 
 fn guard(unit: &Unit, broker: BrokerId) -> Result<Note, String> {
@@ -255,9 +270,15 @@ fn stops_alone(unit: &Unit, broker: BrokerId, at_once: usize) -> Result<Note, St
     let Some(found) = found else {
         return Ok(Note::new(format!("{name} runs no script that ends every Kafka of this host")));
     };
+    let shell = unit.exec_start.iter().any(|words| scripts::stays_behind_shell(words));
     let told = format!(
         "{found}: leave the line out (in a drop-in, an empty one undoes it), for systemd itself sends Kafka SIGTERM, on which \
-         it stops cleanly. {}",
+         it stops cleanly{}. {}",
+        if shell {
+            " (with `exec` before it in the shell of ExecStart=, which would get the signal alone)"
+        } else {
+            ""
+        },
         shared::stop_by_id(broker)
     );
     shared::ends_others(&told, at_once)
@@ -417,6 +438,29 @@ mod tests {
         assert!(errors.is_empty() && warnings[0].contains("leave the line out"), "{errors:?} {warnings:?}");
         let own = format!("{script} --node-id=1");
         assert_eq!(told(stop("ExecStop", &own)), (Vec::new(), Vec::new()));
+        let behind_shell = |unit: &mut Unit| {
+            unit.exec_start[0].truncate(8);
+            unit.exec_start[0].extend(["/bin/sh", "-c"].map(str::to_owned));
+            unit.exec_start[0]
+                .push("/k/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES} > /k/log 2>&1".to_owned());
+            stop("ExecStop", script)(unit);
+        };
+        is_error(behind_shell, "with `exec` before it");
+    }
+
+    #[test]
+    fn a_start_that_leaves_kafka_behind_is_an_error() {
+        let daemon = |unit: &mut Unit| {
+            let at = unit.exec_start[0].len() - 1;
+            unit.exec_start[0].insert(at, "-daemon".to_owned());
+        };
+        is_error(daemon, "ExecStart= of kafka@1.service runs kafka-server-start.sh -daemon");
+        is_error(daemon, "Leave `-daemon` out");
+        let forking = |unit: &mut Unit| {
+            daemon(unit);
+            unit.kind = "forking".into();
+        };
+        is_warning(forking, "may not know Kafka's main process");
     }
 
     #[test]

@@ -203,6 +203,26 @@ async fn a_stop_command_that_ends_every_kafka_is_an_error_where_another_may_run(
     assert!(!by_id.contains("WARNING"), "{by_id}");
 }
 
+#[tokio::test]
+async fn a_command_that_leaves_kafka_behind_is_an_error() {
+    let bed = bed(FOREVER);
+    let told = async |words: &[&str]| {
+        let command = words.iter().map(|word| (*word).to_owned()).collect();
+        let config = ProcessConfig { command, ..bed.config() };
+        let state_dir = bed.root.path().join("state");
+        let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+        chain(&driver.check(BROKER).await.remove(0).unwrap_err())
+    };
+    for words in [
+        &["/opt/kafka/bin/kafka-server-start.sh", "-daemon", "{properties}"][..],
+        &["/bin/sh", "-c", "/opt/kafka/bin/kafka-server-start.sh -daemon {properties}"],
+    ] {
+        let error = told(words).await;
+        assert!(error.contains("kafka-server-start.sh -daemon, which ends at once"), "{error}");
+        assert!(error.contains("leave `-daemon` out"), "{error}");
+    }
+}
+
 #[test]
 fn every_problem_of_the_configuration_is_told_at_once() {
     let bed = bed(FOREVER);
