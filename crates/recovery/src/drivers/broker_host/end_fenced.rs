@@ -55,7 +55,7 @@ fn seen(common: &Common, broker: BrokerId) -> Result<Vec<(ProcessId, String)>, P
     let mut found: Vec<(ProcessId, String)> = holders
         .into_iter()
         .filter_map(|holder| Some((holder.id?, holder.text)))
-        .filter(|(id, _)| proc::looks_like_kafka(id.pid))
+        .filter(|(id, _)| proc::looks_like_kafka(id.pid, true))
         .collect();
     for marked in common.marker(broker).find()? {
         if !found.iter().any(|(id, _)| *id == marked.id) {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::command_line::kafka_in;
 use super::proc::{self, Holder};
 use super::rivals::{self, LONGEST_PROPERTIES, Sought};
 use super::verify;
@@ -35,7 +36,7 @@ impl Meant {
     #[must_use]
     pub fn by(command: &[String], environment: impl Fn(&str) -> Option<String>) -> Self {
         let words: Vec<&[u8]> = command.iter().map(String::as_bytes).collect();
-        let after = rivals::kafka_in(&words).unwrap_or_default() + 1;
+        let after = kafka_in(&words).map_or(0, |named| named.at) + 1;
         let files = command.iter().skip(after).filter(|word| !word.starts_with('-')).map(Path::new);
         let mut named = files.map(|path| Self::read(path, &words)).filter(Self::is_known);
         named.next().unwrap_or_else(|| Self::of(None, |key| environment(&variable(key))))

@@ -4,6 +4,7 @@ mod advertise;
 mod bind;
 mod check;
 pub mod class_data;
+mod command_line;
 mod common;
 mod end_fenced;
 mod files;

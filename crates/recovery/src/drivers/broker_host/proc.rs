@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use super::command_line::kafka_in;
 use super::problem::Problem;
 use crate::model::{BrokerId, Epoch};
 
@@ -233,7 +234,7 @@ pub(super) fn holders(files: &BTreeSet<PathBuf>, dirs: &[PathBuf]) -> Result<Vec
     for pid in pids()? {
         let handles = match fs::read_dir(pid_path(pid, "fd")) {
             Ok(handles) => handles,
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && looks_like_kafka(pid) => {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && looks_like_kafka(pid, false) => {
                 let text = format!("{pid} (a Kafka of another user, which this agent may not look into)");
                 found.push(Holder { id: None, text });
                 continue;
@@ -273,10 +274,12 @@ fn may_write(pid: i32, handle: &Path) -> bool {
     flags.is_none_or(|flags| flags & 0o3 != 0)
 }
 
-/// Whether the command line, which everybody may read, is that of a Kafka.
-pub(super) fn looks_like_kafka(pid: i32) -> bool {
+/// Whether the command line, which everybody may read, has the name of a Kafka; or may be one's, if the
+/// process is known to work on log dirs.
+pub(super) fn looks_like_kafka(pid: i32, works_on_logs: bool) -> bool {
     let line = fs::read(pid_path(pid, "cmdline")).unwrap_or_default();
-    line.split(|byte| *byte == 0).any(|word| word == b"kafka.Kafka")
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+    kafka_in(&words).is_some_and(|named| named.surely || works_on_logs)
 }
 
 /// Whether an open file is one of `files` under the name that a container gives it.

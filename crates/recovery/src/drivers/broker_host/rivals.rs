@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::BrokerIdentity;
+use super::command_line::{kafka_in, properties_in};
 use super::problem::Problem;
 use super::proc::{self, Holder, ProcessId};
 use crate::drivers::bounded;
@@ -19,10 +19,6 @@ use crate::model::BrokerId;
 
 /// Longer than the properties of any Kafka, in bytes.
 pub(super) const LONGEST_PROPERTIES: u64 = 1 << 20;
-
-/// Kafka's own class, and the script that becomes it.
-const CLASS: &[u8] = b"kafka.Kafka";
-const SCRIPT: &[u8] = b"kafka-server-start";
 
 /// What names a node's log dirs, and its metadata log.
 const DIRS: [&str; 3] = ["log.dirs", "log.dir", "metadata.log.dir"];
@@ -59,23 +55,13 @@ pub(super) fn rivals(broker: &Sought<'_>) -> Result<Vec<Holder>, Problem> {
             Err(_) => continue,
         };
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
-        let Some(start) = kafka_in(&words) else { continue };
-        let Some(why) = ours.claimed_by(pid, &words[start + 1..]) else { continue };
+        let Some(named) = kafka_in(&words) else { continue };
+        let Some(why) = ours.claimed_by(pid, &words[named.at..], named.surely) else { continue };
         let Some(stat) = proc::stat(pid)?.filter(|stat| stat.is_alive()) else { continue };
         let id = Some(ProcessId { pid, start_ticks: stat.start_ticks });
         found.push(Holder { id, text: format!("{pid} (a Kafka, {why})") });
     }
     Ok(found)
-}
-
-/// Where a command line names Kafka itself; its properties come after that.
-pub(super) fn kafka_in(words: &[&[u8]]) -> Option<usize> {
-    words.iter().position(|word| is_kafka(word))
-}
-
-fn is_kafka(word: &[u8]) -> bool {
-    let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or(word);
-    word == CLASS || name.starts_with(SCRIPT)
 }
 
 /// What tells a Kafka of one broker from any other.
@@ -96,15 +82,16 @@ impl Ours {
         }
     }
 
-    /// Why the Kafka `pid`, which was given these arguments, is one of this broker; `None` if it is
-    /// another's.
-    fn claimed_by(&self, pid: i32, arguments: &[&[u8]]) -> Option<String> {
-        let path = arguments.iter().find(|word| !word.starts_with(b"-"));
-        let path = path.map(|word| Path::new(OsStr::from_bytes(word)));
+    /// Why the process `pid`, with this name and these arguments, is a Kafka of this broker; `None` if it is
+    /// another's. Where the name is not `surely` a Kafka's, only properties that can be read tell.
+    fn claimed_by(&self, pid: i32, words: &[&[u8]], surely: bool) -> Option<String> {
+        let arguments = words.get(1..).unwrap_or_default();
+        let path = properties_in(arguments);
         let read = path.and_then(|path| bounded::read_regular(&seen_by(pid, path), LONGEST_PROPERTIES).ok());
         let Some(properties) = read.and_then(|content| Properties::parse(&content).ok()) else {
             let named = path.map_or_else(|| "no properties".to_owned(), |path| path.display().to_string());
-            return (!has_taken_locks(pid)).then(|| format!("whose properties cannot be read: {named}"));
+            return (surely && !has_taken_locks(pid))
+                .then(|| format!("whose properties cannot be read: {named}"));
         };
         let value = |key: &str| overridden(arguments, key).or_else(|| properties.get(key).map(str::to_owned));
         let dirs = log_dirs(value);
@@ -176,6 +163,7 @@ fn has_taken_locks(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
     use super::*;
@@ -184,10 +172,10 @@ mod tests {
     struct Fake(Child);
 
     impl Fake {
-        fn start(dir: &Path, arguments: &[&str]) -> Self {
+        /// A Java by its words, of this main class: a shell that waits for what it is to do.
+        fn start(dir: &Path, class: &str, arguments: &[&str]) -> Self {
             let mut command = Command::new("sh");
-            // `exec` keeps the words that follow as the shell's own.
-            command.args(["-c", "read forever", "sh", "kafka.Kafka"]).args(arguments).current_dir(dir);
+            command.arg0("java").args(["-s", class]).args(arguments).current_dir(dir);
             Self(command.stdin(Stdio::piped()).spawn().unwrap())
         }
 
@@ -213,11 +201,15 @@ mod tests {
     }
 
     fn seen(dir: &Path, text: &str, arguments: &[&str]) -> bool {
+        seen_of("kafka.Kafka", dir, text, arguments)
+    }
+
+    fn seen_of(class: &str, dir: &Path, text: &str, arguments: &[&str]) -> bool {
         fs::write(dir.join("server.properties"), text).unwrap();
-        let fake = Fake::start(dir, arguments);
+        let fake = Fake::start(dir, class, arguments);
         let begun = std::time::Instant::now();
         // Between fork and exec it still has the words of this test.
-        while !fs::read(format!("/proc/{}/cmdline", fake.0.id())).unwrap().starts_with(b"sh\0") {
+        while !fs::read(format!("/proc/{}/cmdline", fake.0.id())).unwrap().starts_with(b"java\0") {
             assert!(begun.elapsed().as_secs() < 10);
             std::thread::yield_now();
         }
@@ -247,6 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn a_kafka_of_another_main_class_is_known_by_what_its_properties_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        fs::create_dir(path.join("ours")).unwrap();
+        let ours = format!("broker.id=7\nlog.dirs={}\n", path.join("ours").display());
+        let confluent = "io.confluent.support.metrics.SupportedKafka";
+        let registry = "io.confluent.kafka.schemaregistry.rest.SchemaRegistryMain";
+        let file = ["server.properties"];
+        for class in [confluent, "com.example.Broker"] {
+            assert!(seen_of(class, &path, &ours, &file), "{class}");
+            assert!(seen_of(class, &path, "node.id=7\n", &file), "{class}: its default log dirs may be ours");
+            assert!(!seen_of(class, &path, "node.id=7\nlog.dirs=/elsewhere\n", &file), "{class}");
+        }
+        assert!(!seen_of("kafka.tools.StorageTool", &path, &ours, &["format", "-c", "server.properties"]));
+        assert!(!seen_of(registry, &path, "listeners=http://0.0.0.0:8081\n", &file));
+        // Nobody can say whose it is, but by its name.
+        assert!(seen_of(confluent, &path, "", &["gone.properties"]));
+        assert!(!seen_of(registry, &path, "", &["gone.properties"]));
+    }
+
+    #[test]
     fn without_a_log_dir_that_is_known_the_node_id_tells() {
         let dir = tempfile::tempdir().unwrap();
         let properties = dir.path().join("server.properties");
@@ -255,7 +268,11 @@ mod tests {
         let path = properties.display().to_string();
         for (text, ours) in [("node.id=7\nlog.dirs=/x\n", true), ("node.id=8\nlog.dirs=/x\n", false)] {
             fs::write(&properties, text).unwrap();
-            assert_eq!(Ours::of(&sought).claimed_by(pid, &[path.as_bytes()]).is_some(), ours, "{text}");
+            assert_eq!(
+                Ours::of(&sought).claimed_by(pid, &[b"kafka.Kafka", path.as_bytes()], true).is_some(),
+                ours,
+                "{text}"
+            );
         }
     }
 
@@ -266,7 +283,7 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(has_taken_locks(pid));
         let ours = Ours::of(&Sought::from(&broker(dir.path())));
-        assert_eq!(ours.claimed_by(pid, &[b"/no/such.properties"]), None);
+        assert_eq!(ours.claimed_by(pid, &[b"kafka.Kafka", b"/no/such.properties"], true), None);
         drop(lock);
     }
 }
