@@ -27,8 +27,8 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
         return Err(Problem::Refused(wrong.join("; ")));
     }
     let text = format!("Kafka will listen at {}", listeners::print(bound.iter().cloned()));
-    let others = common.brokers.keys().filter(|other| **other != broker);
-    let clashes = others.filter_map(|other| clash(&bound, *other, &common.rendered(*other).ok()?));
+    let others = common.beside(broker);
+    let clashes = others.filter_map(|other| clash(&bound, other, &common.rendered(other).ok()?));
     Ok(Note::new(std::iter::once(text).chain(clashes).collect::<Vec<_>>().join(". ")))
 }
 

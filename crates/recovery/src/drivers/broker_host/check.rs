@@ -109,6 +109,19 @@ pub(super) fn stop_by_id(broker: BrokerId) -> String {
     format!("From Kafka 3.7 on `kafka-server-stop.sh --node-id={broker}`, with the `=`, ends this one alone")
 }
 
+/// What a look at the ports of brokers that may run beside each other is about.
+pub(super) const PORTS: &str = "keep its ports apart";
+
+/// Whether any of `told`, what two brokers' Kafkas share, is.
+pub(super) fn ports(told: Option<String>, remedy: &str) -> Note {
+    match told {
+        None => {
+            Note::new("no other broker's Kafka is seen to be told the same port for JMX or an agent of Java")
+        }
+        Some(told) => Note::new(format!("WARNING: {told}. {remedy}")),
+    }
+}
+
 /// Whether the template gives a broker's file.
 pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let note = summary(&common.rendered(broker)?);

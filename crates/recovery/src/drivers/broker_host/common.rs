@@ -16,7 +16,7 @@ use super::proc::{Holder, Marker};
 use super::render::{METADATA_LOG_DIR, RECOVERY_THREADS, override_with, recover_with, render};
 use super::site::{self, Site};
 use super::user::{User, as_user};
-use super::{BrokerIdentity, RunHere, check, rivals, verify};
+use super::{BrokerIdentity, RunHere, check, environment_of, rivals, verify};
 use crate::drivers::secrets::in_settings;
 use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
@@ -87,6 +87,18 @@ impl Common {
         })
     }
 
+    /// What a broker's Kafka is given beside its configuration.
+    pub(super) fn environment(&self, broker: BrokerId) -> BTreeMap<String, String> {
+        environment_of(&self.environment, broker)
+    }
+
+    /// Those that may run here beside `broker`, the next one first.
+    pub(super) fn beside(&self, broker: BrokerId) -> impl Iterator<Item = BrokerId> {
+        let others = self.brokers.keys().copied().filter(move |other| *other != broker);
+        let (before, after): (Vec<_>, Vec<_>) = others.partition(|other| *other < broker);
+        after.into_iter().chain(before).take(if self.at_once > 1 { usize::MAX } else { 0 })
+    }
+
     pub(super) fn site(&self, broker: BrokerId) -> Site {
         Site::new(&self.state_dir, broker)
     }
@@ -123,7 +135,8 @@ impl Common {
     /// What Kafka is told of secrets, for whoever quotes its words. Reads the template.
     pub(super) fn secrets(&self, broker: BrokerId) -> Result<Secrets, Problem> {
         let file = self.rendered(broker)?;
-        let environment = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let environment = self.environment(broker);
+        let environment = environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         Ok(Secrets::of(in_settings(file.iter().chain(environment))))
     }
 

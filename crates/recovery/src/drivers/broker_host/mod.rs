@@ -10,6 +10,7 @@ mod end_fenced;
 mod files;
 mod listeners;
 mod look;
+mod ports;
 mod problem;
 mod proc;
 pub mod process;
@@ -40,6 +41,12 @@ use systemd::{Systemd, SystemdConfig};
 
 /// Stands for the broker's id.
 const BROKER: &str = "{broker}";
+
+/// An environment as one broker's Kafka gets it.
+fn environment_of(configured: &BTreeMap<String, String>, broker: BrokerId) -> BTreeMap<String, String> {
+    let id = broker.to_string();
+    configured.iter().map(|(name, value)| (name.clone(), value.replace(BROKER, &id))).collect()
+}
 
 /// How Kafka is run on this host: the `[broker_host]` section.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

@@ -363,9 +363,10 @@ impl ClassData {
             }
             given => given.or(self.brokers.first().copied()),
         };
+        let broker = broker.unwrap_or(BrokerId(0));
         match &self.way {
-            Way::Process(config) => config.recipe(),
-            Way::Systemd(units) => units.recipe(broker.unwrap_or(BrokerId(0))).await,
+            Way::Process(config) => config.recipe(broker),
+            Way::Systemd(units) => units.recipe(broker).await,
         }
     }
 }

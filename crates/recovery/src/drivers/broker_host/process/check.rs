@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::problem::Problem;
 use super::super::user::as_user;
-use super::super::{BROKER, advertise, bind, check, files, scripts};
+use super::super::{BROKER, advertise, bind, check, files, ports, scripts};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
 use super::{Inner, ProcessConfig, foreign};
 use crate::model::BrokerId;
@@ -45,6 +45,9 @@ type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 /// Every look, with what it is about: "could not …".
 pub(super) fn looks(inner: &Inner) -> Vec<(&'static str, Check)> {
     let mut looks: Vec<(&str, Check)> = LOOKS.to_vec();
+    if inner.common.at_once > 1 {
+        looks.insert(0, (check::PORTS, ports));
+    }
     if !inner.stop_command.is_empty() {
         looks.insert(0, ("stop the one Kafka", stop_command));
     }
@@ -79,6 +82,14 @@ fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
         "{program} is not there or cannot be executed by Kafka's user: install Kafka, or correct \
          broker_host.command"
     )))
+}
+
+fn ports(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {
+    let of = |broker| ports::named(&inner.common.environment(broker), &inner.launch.command);
+    let own = of(broker);
+    let told = inner.common.beside(broker).find_map(|other| ports::shared(&own, (other, &of(other))));
+    let remedy = "Let {broker} be part of it in [broker_host.environment], as in JMX_PORT = \"999{broker}\"";
+    Ok(check::ports(told, remedy))
 }
 
 fn stop_command(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {

@@ -108,7 +108,7 @@ impl Inner {
             output.metadata().map_err(Problem::io(format!("reading {}", path.display())))?.len();
         let mut record = self.record(epoch, proofs, site, output_from)?;
         site.keep(&record)?;
-        let pid = self.launch.spawn(Start {
+        let pid = self.launch.for_broker(broker).spawn(Start {
             properties: &site.properties(),
             marker: self.common.marker(broker).environment(epoch),
             output,

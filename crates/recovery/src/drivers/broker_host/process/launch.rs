@@ -13,7 +13,9 @@ use rustix::process::setsid;
 
 use super::super::class_data::{VARIABLE, with_archive};
 use super::super::common::processors;
+use super::super::environment_of;
 use super::super::user::User;
+use crate::model::BrokerId;
 
 /// Stands for the path of the rendered file.
 pub(super) const PLACEHOLDER: &str = "{properties}";
@@ -50,6 +52,11 @@ pub(super) struct Start<'a> {
 }
 
 impl Launch {
+    /// The same for one broker.
+    pub(super) fn for_broker(&self, broker: BrokerId) -> Self {
+        Self { command: self.command.clone(), environment: environment_of(&self.environment, broker) }
+    }
+
     /// Program and arguments for one rendered file.
     pub(super) fn arguments(&self, properties: &Path) -> Vec<String> {
         let properties = properties.to_string_lossy();

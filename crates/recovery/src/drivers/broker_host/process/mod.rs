@@ -56,7 +56,8 @@ pub struct ProcessConfig {
     /// broker's; a listener at loopback, or at an address of its own, stays as it is. docs/server-properties.md
     /// has every key.
     pub template: PathBuf,
-    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. Of the agent's own environment Kafka gets only
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`. `{broker}` in a value stands for the broker's id, as in
+    /// `JMX_PORT = "999{broker}"`: two Kafkas of one host cannot have the same port. Of the agent's own environment Kafka gets only
     /// `PATH`, `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -85,11 +86,12 @@ impl ProcessConfig {
         Shelf::new(state_dir, self.class_data, &self.command, &self.environment)
     }
 
-    /// How Kafka is started here.
-    pub(super) fn recipe(&self) -> Result<Recipe, Problem> {
+    /// How Kafka is started here as this broker.
+    pub(super) fn recipe(&self, broker: BrokerId) -> Result<Recipe, Problem> {
         let user = self.user.as_deref().map(User::look_up).transpose();
         let user = user.map_err(|why| Problem::Refused(format!("broker_host.user: {why}")))?;
         let launch = Launch { command: self.command.clone(), environment: self.environment.clone() };
+        let launch = launch.for_broker(broker);
         let text = |value: OsString| value.to_string_lossy().into_owned();
         let environment = launch.environment(user.as_ref()).into_iter();
         let environment = environment.map(|(name, value)| (text(name), text(value))).collect();

@@ -227,7 +227,7 @@ impl Systemd {
         unit: &str,
         seen: &Unit,
     ) -> Result<(BTreeMap<String, String>, String), Problem> {
-        let (path, configured) = (drop_in::path(&self.run_dir, unit), self.environment.clone());
+        let (path, configured) = (drop_in::path(&self.run_dir, unit), self.common.environment(broker));
         let known = !seen.needs_reload && seen.drop_ins.iter().any(|known| Path::new(known) == path);
         let loaded = known.then(|| seen.environment.clone());
         let AtStart { archive, says } = self.shelf.at_start().await;

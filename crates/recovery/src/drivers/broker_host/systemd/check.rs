@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::super::common::Common;
 use super::super::problem::Problem;
-use super::super::{advertise, bind, check as shared, files, scripts};
+use super::super::{advertise, bind, check as shared, files, ports, scripts};
+use super::class_data::given;
 use super::unit::{Unit, asks_guard, becomes_kafka};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
 use crate::model::BrokerId;
@@ -77,6 +78,7 @@ impl Systemd {
                     let action = format!("{action} of broker {broker}");
                     results.push(result.map_err(|why| Problem::Refused(why).into_step(DRIVER, &action)));
                 }
+                results.extend(self.ports(&unit, broker).await.map(Ok));
             }
             Err(problem) => {
                 results.push(Err(problem.into_step(DRIVER, &format!("look at the unit of broker {broker}"))));
@@ -97,6 +99,23 @@ impl Systemd {
             results.push(result.map_err(|problem| problem.into_step(DRIVER, &action)));
         }
         results
+    }
+}
+
+impl Systemd {
+    /// Whether the broker's Kafka listens on a port of the next broker's. To ask for every unit of every broker
+    /// would be too much, and what all of a template share shows by two.
+    async fn ports(&self, unit: &Unit, broker: BrokerId) -> Option<Note> {
+        let next = self.common.beside(broker).next()?;
+        let other = self.bus.look(&self.unit(next).ok()?, self.timeout).await.ok()?;
+        let of = |unit: &Unit, broker| {
+            let words: Vec<String> = unit.exec_start.iter().flatten().cloned().collect();
+            ports::named(&given(unit, self.common.environment(broker)), &words)
+        };
+        let told = ports::shared(&of(unit, broker), (next, &of(&other, next)));
+        let remedy = "Let %i be part of it in Environment= of the unit, or {broker} in [broker_host.environment], as in \
+                      JMX_PORT = \"999{broker}\"";
+        Some(shared::ports(told, remedy))
     }
 }
 

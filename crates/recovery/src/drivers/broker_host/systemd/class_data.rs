@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::class_data::Recipe;
+use super::super::environment_of;
 use super::super::problem::Problem;
 use super::super::user::User;
 use super::bus::{Bus, JobEnd, Verb};
@@ -42,25 +43,15 @@ impl Units {
         }
         let user = self.config.user.as_deref().map(User::look_up).transpose();
         let user = user.map_err(|why| Problem::Refused(format!("broker_host.user: {why}")))?;
-        let environment = self.environment(&unit);
+        let configured = environment_of(&self.config.environment, broker);
+        let mut environment = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+        environment.extend(given(&unit, configured));
         let command = unit
             .exec_start
             .first()
             .map(|words| expanded(kafkas_own(words), &environment))
             .unwrap_or_default();
         Ok(Recipe { command, environment, user, from: format!("ExecStart= of {name}") })
-    }
-
-    /// As systemd puts it together; an `EnvironmentFile=` wins.
-    fn environment(&self, unit: &Unit) -> BTreeMap<String, String> {
-        let mut environment = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
-        environment.extend(unit.environment.clone());
-        environment.extend(self.config.environment.clone());
-        for file in &unit.environment_files {
-            let text = std::fs::read_to_string(file).unwrap_or_default();
-            environment.extend(variables(&text));
-        }
-        environment
     }
 
     /// Starts the unit that makes an archive, and waits for its end.
@@ -79,6 +70,17 @@ impl Units {
             _ => Ok(()),
         }
     }
+}
+
+/// What a unit's Kafka gets, as systemd puts it together; an `EnvironmentFile=` wins.
+pub(super) fn given(unit: &Unit, configured: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut environment = unit.environment.clone();
+    environment.extend(configured);
+    for file in &unit.environment_files {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        environment.extend(variables(&text));
+    }
+    environment
 }
 
 /// A command's words as systemd expands them, but for the place of the configuration.

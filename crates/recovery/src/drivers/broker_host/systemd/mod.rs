@@ -50,7 +50,9 @@ pub struct SystemdConfig {
     /// broker's; a listener at loopback, or at an address of its own, stays as it is. docs/server-properties.md
     /// has every key.
     pub template: PathBuf,
-    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. Everybody on this host
+    /// Environment of Kafka, such as `KAFKA_HEAP_OPTS`, beside what the unit gives it. `{broker}` in a value
+    /// stands for the broker's id, as in `JMX_PORT = "999{broker}"`: two Kafkas of one host cannot have the same
+    /// port. Everybody on this host
     /// can read it: secrets belong into an `EnvironmentFile=` of the unit, which also wins over what is named
     /// here.
     #[serde(default)]
@@ -98,7 +100,6 @@ pub struct Systemd {
     bus: Bus,
     /// The unit's name, with the placeholder.
     unit: String,
-    environment: BTreeMap<String, String>,
     run_dir: PathBuf,
     timeout: Duration,
     start_timeout: Duration,
@@ -131,7 +132,6 @@ impl Systemd {
             common: Arc::new(common),
             bus: Bus::new(None),
             unit: config.unit,
-            environment: config.environment,
             run_dir: RUN_DIR.into(),
             timeout: config.timeout,
             start_timeout: config.start_timeout,

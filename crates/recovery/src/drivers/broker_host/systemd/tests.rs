@@ -464,6 +464,33 @@ async fn a_unit_whose_stop_ends_every_kafka_is_refused_where_another_may_run() {
     assert!(warned.starts_with("WARNING: ExecStop= of kafka@1.service"), "{warned}");
 }
 
+#[tokio::test]
+async fn a_unit_gets_the_id_in_its_environment_and_one_port_for_two_is_a_warning() {
+    let bed = bed().await;
+    let driver = |port: &str| {
+        let root = bed.root.path();
+        let environment = BTreeMap::from([("JMX_PORT".into(), port.into())]);
+        let config = SystemdConfig { environment, ..config_in(root) };
+        let other = BrokerIdentity { id: BrokerId(2), ..identity_in(root) };
+        let brokers = vec![identity_in(root), other];
+        let driver = Systemd::new(config, "standby".into(), root.join("state"), brokers).unwrap();
+        Systemd { bus: Bus::new(Some(bed.fake.address())), run_dir: root.join("run"), ..driver }
+    };
+    let told = async |port: &str| {
+        let results = driver(port).check(BROKER).await.into_iter().flatten();
+        results.map(|note| note.text).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
+    };
+    let shared = told("9999").await;
+    assert!(shared.starts_with("WARNING: JMX_PORT names port 9999, and for broker 2 too"), "{shared}");
+    assert_eq!(told("999{broker}").await, "");
+
+    let driver = driver("999{broker}");
+    let note = started(&driver, 1).await.unwrap();
+    let environment = fs::read_to_string(format!("/proc/{}/environ", note.details["pid"])).unwrap();
+    assert!(environment.split('\0').any(|pair| pair == "JMX_PORT=9991"), "{environment}");
+    driver.stop(BROKER, LONG).await.unwrap();
+}
+
 #[test]
 fn every_problem_of_the_configuration_is_told_at_once() {
     let root = Path::new("/nowhere");

@@ -204,6 +204,30 @@ async fn a_stop_command_that_ends_every_kafka_is_an_error_where_another_may_run(
 }
 
 #[tokio::test]
+async fn one_port_for_two_brokers_is_a_warning_and_the_id_makes_two_of_it() {
+    let bed = bed("echo \"port $JMX_PORT\"; exec sleep 1000");
+    let driver = |at_once: usize, port: &str| {
+        let environment = BTreeMap::from([("JMX_PORT".to_owned(), port.to_owned())]);
+        let config = ProcessConfig { environment, ..bed.config() };
+        let other = BrokerIdentity { id: BrokerId(2), ..bed.identity() };
+        let brokers = RunHere::from(vec![bed.identity(), other]).at_most(at_once);
+        Process::new(config, "standby".into(), bed.root.path().join("state"), brokers).unwrap()
+    };
+    let told = async |at_once: usize, port: &str| {
+        let results = driver(at_once, port).check(BROKER).await.into_iter().flatten();
+        results.map(|note| note.text).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
+    };
+    let shared = told(2, "9999").await;
+    assert!(shared.starts_with("WARNING: JMX_PORT names port 9999, and for broker 2 too"), "{shared}");
+    assert!(shared.contains("JMX_PORT = \"999{broker}\""), "{shared}");
+    assert_eq!(told(1, "9999").await, "", "never two at once");
+    assert_eq!(told(2, "999{broker}").await, "");
+
+    started(&driver(2, "999{broker}"), 1).await.unwrap();
+    until("its port", async || Some(bed.output()).filter(|output| output == "port 9991\n")).await;
+}
+
+#[tokio::test]
 async fn a_command_that_leaves_kafka_behind_is_an_error() {
     let bed = bed(FOREVER);
     let told = async |words: &[&str]| {
