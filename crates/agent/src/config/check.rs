@@ -114,24 +114,32 @@ pub(super) struct Check<'t> {
 
 impl Check<'_> {
     /// What a driver says about its section: each text is `key: what is wrong`. The key may also be one of a
-    /// section around it, such as the broker's `log_dirs`.
+    /// section around it, such as the broker's `log_dirs`. All that is said of one key is one problem.
     pub(super) fn driver(&mut self, section: &str, said: Vec<String>) {
+        let mut by_place: Vec<(String, Vec<String>)> = Vec::new();
         for text in said {
-            let (key, reason) = match text.split_once(": ") {
-                Some((key, reason)) if !key.contains(' ') => (key, reason),
-                _ => {
-                    self.doc.problem(section, text, "");
-                    continue;
-                }
+            let (place, reason) = match text.split_once(": ") {
+                Some((key, reason)) if !key.contains(' ') => (self.place(section, key), reason.to_owned()),
+                _ => (section.to_owned(), text),
             };
-            let around =
-                std::iter::successors(Some(section), |inner| inner.rsplit_once('.').map(|(outer, _)| outer));
-            let mut places = around.map(|outer| format!("{outer}.{key}")).chain([key.to_owned()]);
-            let place = places.find(|place| self.doc.has(place));
-            let place = place
-                .unwrap_or_else(|| format!("{section}.{}", key.trim_start_matches(&format!("{section}."))));
-            self.doc.problem(&place, reason, "");
+            match by_place.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, reasons)) => reasons.push(reason),
+                None => by_place.push((place, vec![reason])),
+            }
         }
+        for (place, reasons) in by_place {
+            self.doc.problem(&place, reasons.join("; "), "");
+        }
+    }
+
+    /// Where `key` stands: in the section, or in one around it.
+    fn place(&self, section: &str, key: &str) -> String {
+        let around =
+            std::iter::successors(Some(section), |inner| inner.rsplit_once('.').map(|(outer, _)| outer));
+        let mut places = around.map(|outer| format!("{outer}.{key}")).chain([key.to_owned()]);
+        places
+            .find(|place| self.doc.has(place))
+            .unwrap_or_else(|| format!("{section}.{}", key.trim_start_matches(&format!("{section}."))))
     }
 
     fn absolute(&mut self, key: &str, path: &Path) {

@@ -70,6 +70,17 @@ fn a_guarded_broker_may_not_carry_the_ledger() {
 }
 
 #[test]
+fn everything_wrong_with_one_key_is_told() {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    let options = text.lines().find(|line| line.starts_with("options = \"")).expect("mount options");
+    let wrong = text.replace(options, "options = \"rw,bg,vers=3\"");
+    let error = Config::parse(Path::new("u.toml"), &wrong).unwrap_err().to_string();
+    for words in ["`bg`", "`vers=3`"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
 fn secrets_are_not_repeated_in_problems() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
     let secret = text.replace("username = \"understudy\"", "username = \"hunter2\\n\"");
