@@ -40,6 +40,16 @@ pub enum MetaPropertiesError {
         /// The key.
         key: &'static str,
     },
+    /// A broker with ZooKeeper that has not been started by Kafka 0.10.1 or newer.
+    #[error(
+        "{path} is of a broker with ZooKeeper (version 0) and has no `cluster.id`, which Kafka adds at its next start: \
+         start the broker once where it is at home",
+        path = path.display()
+    )]
+    NoClusterYet {
+        /// The file.
+        path: PathBuf,
+    },
     /// A value is not what its key needs.
     #[error("{path} has {key}={value}, and {expected} was expected", path = path.display())]
     Invalid {
@@ -88,12 +98,12 @@ impl MetaProperties {
         };
         // Kafka accepts either name in version 0, and only node.id in version 1.
         let key = if version == 0 && file.get("node.id").is_none() { "broker.id" } else { "node.id" };
-        Ok(Self {
-            version,
-            cluster_id: text("cluster.id")?,
-            node_id: BrokerId(number(key, "a node id")?),
-            directory_id: text("directory.id").ok(),
-        })
+        let node_id = BrokerId(number(key, "a node id")?);
+        let cluster_id = text("cluster.id").map_err(|error| match version {
+            0 => MetaPropertiesError::NoClusterYet { path: path.into() },
+            _ => error,
+        })?;
+        Ok(Self { version, cluster_id, node_id, directory_id: text("directory.id").ok() })
     }
 }
 
@@ -136,7 +146,12 @@ mod tests {
             assert_eq!(parse(content).unwrap_err().to_string(), expected);
         }
         let missing = "the file is damaged, or the dir was never formatted for Kafka";
-        says("", &format!("/data/meta.properties has no `cluster.id`: {missing}"));
+        says("", &format!("/data/meta.properties has no `broker.id`: {missing}"));
+        says(
+            "version=0\nbroker.id=3\n",
+            "/data/meta.properties is of a broker with ZooKeeper (version 0) and has no `cluster.id`, which Kafka adds \
+             at its next start: start the broker once where it is at home",
+        );
         says("version=1\ncluster.id=a", &format!("/data/meta.properties has no `node.id`: {missing}"));
         says(
             "version=1\ncluster.id=a\nbroker.id=1",

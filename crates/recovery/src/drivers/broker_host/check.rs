@@ -126,7 +126,8 @@ pub(super) fn ports(told: Option<String>, remedy: &str) -> Note {
 pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let note = summary(&common.rendered(broker)?);
     let path = common.template.display();
-    Ok(Note { text: format!("{path} renders: {}", note.text), ..note })
+    let odd = common.oddity()?.map(|odd| format!(". WARNING: {odd}")).unwrap_or_default();
+    Ok(Note { text: format!("{path} renders: {}{odd}", note.text), ..note })
 }
 
 /// Before a takeover the storage need not be here yet; if it is, it must be the broker's.

@@ -22,6 +22,9 @@ use crate::kafka::properties::Properties;
 use crate::model::{BrokerId, Epoch, HostName};
 use crate::ports::{Note, Proof};
 
+/// What some editors write first into UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// The metadata log, a directory of one log dir.
 const METADATA_LOG: &str = "__cluster_metadata-0";
 
@@ -112,11 +115,25 @@ impl Common {
     /// The template with the broker's overrides, before it gets the broker's identity.
     pub(super) fn overridden(&self, broker: BrokerId) -> Result<Properties, Problem> {
         let broker = self.broker(broker)?;
-        let path = self.template.display();
-        let content = std::fs::read(&self.template)
-            .map_err(Problem::io(format!("reading {path} (broker_host.template)")))?;
-        let template = Properties::parse(&content).map_err(|error| self.refused(error.to_string()))?;
+        let content = self.template()?;
+        // Kafka would take it for the beginning of the first key.
+        let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
+        let template = Properties::parse(content).map_err(|error| self.refused(error.to_string()))?;
         Ok(override_with(template, broker))
+    }
+
+    fn template(&self) -> Result<Vec<u8>, Problem> {
+        let what = format!("reading {} (broker_host.template)", self.template.display());
+        std::fs::read(&self.template).map_err(Problem::io(what))
+    }
+
+    /// What is odd about the template and does no harm to a takeover.
+    pub(super) fn oddity(&self) -> Result<Option<&'static str>, Problem> {
+        let marked = self.template()?.starts_with(BYTE_ORDER_MARK);
+        Ok(marked.then_some(
+            "it begins with a byte order mark, which a takeover leaves out, and which Kafka takes for a part of the first \
+             key where it reads the file itself: save it as UTF-8 without one",
+        ))
     }
 
     fn refused(&self, why: String) -> Problem {

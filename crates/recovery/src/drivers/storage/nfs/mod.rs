@@ -137,7 +137,8 @@ impl MountConfig {
         }
         if !is_plain(&self.target) || self.target == Path::new("/") {
             let target = self.target.display();
-            problem("target", &format!("`{target}` is not a plain absolute path below /"));
+            let rest = "below / without `.`, `..`, a doubled slash or one at the end";
+            problem("target", &format!("`{target}` is not an absolute path {rest}"));
         }
         options::problems(&self.options).iter().for_each(|why| problem("options", why));
         problems

@@ -133,6 +133,20 @@ async fn check_shows_the_listeners_as_they_will_be() {
 }
 
 #[tokio::test]
+async fn a_byte_order_mark_is_told_and_left_out() {
+    let bed = bed(FOREVER);
+    let template = fs::read_to_string(bed.root.path().join("template")).unwrap();
+    fs::write(bed.root.path().join("template"), format!("\u{feff}{template}")).unwrap();
+    let said = bed.driver().check(BROKER).await;
+    let told =
+        |look: &Result<_, _>| look.as_ref().is_ok_and(|note: &Note| note.text.contains("byte order mark"));
+    assert!(said.iter().any(told), "{said:?}");
+    bed.driver().render(BROKER, Epoch(5)).await.unwrap();
+    let rendered = fs::read_to_string(bed.site().properties()).unwrap();
+    assert!(rendered.contains("\nprocess.roles=broker\n"), "{rendered}");
+}
+
+#[tokio::test]
 async fn check_fails_an_advertised_name_that_a_takeover_would_lose() {
     let said = said_of(
         "process.roles=broker\nlisteners=INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:9094\n\
