@@ -261,7 +261,12 @@ fn guarded(node: &Node) -> Value {
     broker.insert("log_dirs".to_owned(), node.all_log_dirs().into());
     let address = table([("driver", "netlink"), ("address", &address), ("interface", "eth0")]);
     broker.insert("address".to_owned(), address);
-    broker.insert("storage".to_owned(), table([("driver", "mounted")]));
+    // A directory of this machine that the hosts share, mounted on itself.
+    let storage = toml! {
+        driver = "mounted"
+        local = true
+    };
+    broker.insert("storage".to_owned(), storage.into());
     broker.into()
 }
 

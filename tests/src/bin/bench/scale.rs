@@ -227,6 +227,7 @@ listener = "{}"
 log_dirs = ["/srv/kafka/broker-{id}"]
 [broker.storage]
 driver = "mounted"
+local = true
 "#,
             fence.display(),
             hollow.address(id)

@@ -25,10 +25,16 @@ const DRIVER: &str = "mounted";
 #[serde(deny_unknown_fields)]
 pub struct MountedConfig {
     /// Refuse a log dir that lies on the root file system. There, storage that is *not* mounted looks like an
-    /// empty log dir, and Kafka would fill the local disk.
+    /// empty log dir, and Kafka would fill the local disk. `false` accepts any directory of this host.
     #[serde(default = "yes")]
     pub require_mount: bool,
-    /// What must be mounted there, such as `svm1.example.com:/kafka01`. Not compared when left out.
+    /// Accept a log dir on a disk of this host, as on a test host. Without it, a log dir has to be on a network
+    /// file system (NFS, CephFS, GlusterFS, Lustre, GPFS, BeeGFS, GFS2 or OCFS2) or on what `source` names: a
+    /// copy from before the move to NFS may lie below the mount point, and Kafka must not be started on it.
+    #[serde(default)]
+    pub local: bool,
+    /// What must be mounted there, such as `svm1.example.com:/kafka01`. Not compared when left out, and
+    /// `check` warns.
     pub source: Option<String>,
     /// The file system type it must have, such as `nfs4`. Not compared when left out.
     pub fstype: Option<String>,
@@ -86,26 +92,50 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    async fn verify(&self, purpose: &str) -> Result<Note, StepError> {
+    /// What every log dir lies on; each is what it must be.
+    async fn verify(&self, purpose: &str) -> Result<Vec<(&Path, Mount)>, StepError> {
         let looks =
             self.log_dirs.iter().map(|dir| async move { (dir, look(dir, self.config.timeout).await) });
-        let mut note = Note::default();
-        let mut said = Vec::new();
+        let mut found = Vec::new();
         for (dir, mount) in futures_util::future::join_all(looks).await {
             let mount = mount.map_err(|e| step_error(DRIVER, purpose, e))?;
             if let Some(why) = self.objection(dir, &mount) {
                 return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
             }
+            found.push((dir.as_path(), mount));
+        }
+        Ok(found)
+    }
+
+    /// The same for people.
+    fn told(found: &[(&Path, Mount)]) -> Note {
+        let mut note = Note::default();
+        let mut said = Vec::new();
+        for (dir, mount) in found {
             said.push(format!("{} is on {}", dir.display(), mount.words()));
             if mount.fs_type.starts_with("nfs") {
                 // Whoever mounts it decides; here it can only be told.
-                let against = objections(&mount);
+                let against = objections(mount);
                 said.extend(against.iter().map(|why| format!("WARNING: {}: {why}", mount.point.display())));
             }
             note = note.with(&dir.display().to_string(), mount.options.join(","));
         }
         note.text = said.join("; ");
-        Ok(note)
+        note
+    }
+
+    /// The warning that nothing says what must be mounted. One `source` cannot name several.
+    fn unnamed(&self, found: &[(&Path, Mount)]) -> Option<String> {
+        let (_, mount) = found.first().filter(|_| self.config.source.is_none())?;
+        let alike = found.iter().all(|(_, other)| same_source(&other.source, &mount.source));
+        (alike && mount.is_shared()).then(|| {
+            format!(
+                "; WARNING: source is not set, so that another volume which is mounted at {} is not noticed: write \
+                 source = \"{}\"",
+                mount.point.display(),
+                mount.source
+            )
+        })
     }
 
     /// What speaks against using this mount for `dir`.
@@ -114,9 +144,8 @@ impl Mounted {
         let found = mount.words();
         if self.config.require_mount && mount.point == Path::new("/") {
             return Some(format!(
-                "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage. A plain \
-                 directory, as on a test host, is mounted on itself by `mount --bind {dir} {dir}`; or set \
-                 require_mount = false"
+                "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage. Where log dirs \
+                 are plain directories of this host, as on a test host, set require_mount = false"
             ));
         }
         let unlike = |expected: &&String| !same_source(expected, &mount.source);
@@ -125,6 +154,16 @@ impl Mounted {
         }
         if let Some(expected) = self.config.fstype.as_ref().filter(|t| **t != mount.fs_type) {
             return Some(format!("{dir} is on {found}, and must be on a file system of type {expected}"));
+        }
+        // `fstype` names no storage: a disk of this host below a mount that is missing has its type as well.
+        let named = self.config.source.is_some() || self.config.local || !self.config.require_mount;
+        if !named && !mount.is_shared() {
+            return Some(format!(
+                "{dir} is on {found}, and {} is not known as a network file system: the storage may be missing, \
+                 and this an old copy below its mount point. Mount the storage, and name it as source. Where log \
+                 dirs lie on this host's own disks, as on a test host, set local = true",
+                mount.fs_type
+            ));
         }
         mount.has("ro").then(|| format!("{dir} is mounted read-only: {found}. Mount it read-write"))
     }
@@ -153,7 +192,7 @@ impl Storage for Mounted {
     }
 
     async fn attach(&self, _epoch: Epoch) -> Result<Note, StepError> {
-        self.verify("use the log dirs").await
+        Ok(Self::told(&self.verify("use the log dirs").await?))
     }
 
     async fn release(&self) -> Result<Note, StepError> {
@@ -166,19 +205,20 @@ impl Storage for Mounted {
 
     async fn check(&self) -> Result<Note, StepError> {
         let purpose = "use the log dirs";
-        let note = self.verify(purpose).await?;
+        let found = self.verify(purpose).await?;
         for dir in &self.log_dirs {
             // No takeover puts there what is not there now.
             if !has_meta(dir, self.config.timeout).await.map_err(|e| step_error(DRIVER, purpose, e))? {
                 let why = format!(
                     "{} has no {META}: it is not the formatted log dir of a broker. Mount the right storage, and do \
-                     not \
-                     format it",
+                     not format it",
                     dir.display()
                 );
                 return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
             }
         }
+        let mut note = Self::told(&found);
+        note.text.push_str(&self.unnamed(&found).unwrap_or_default());
         Ok(note)
     }
 
@@ -200,6 +240,7 @@ impl Storage for Mounted {
 #[cfg(test)]
 mod tests {
     use super::super::StorageConfig;
+    use super::super::mountinfo::Mounts;
     use super::*;
     use crate::drivers::in_namespaces::{inside, must, run_ignored_tests_of};
     use crate::ports::chain;
@@ -222,7 +263,7 @@ mod tests {
     #[test]
     fn the_documented_section_is_accepted() {
         let config: StorageConfig = toml::from_str("driver = \"mounted\"").unwrap();
-        assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount));
+        assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount && !c.local));
         assert_eq!(
             config.build(crate::model::BrokerId(1), vec![], Path::new("/bin/false")).err().unwrap(),
             ["log_dirs: there is none"]
@@ -268,22 +309,75 @@ mod tests {
         // A symbolic link is followed to where the data is.
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&dir, &link).unwrap();
-        assert!(mounted("", &link).attach(EPOCH).await.is_ok());
+        assert!(mounted("local = true", &link).attach(EPOCH).await.is_ok());
 
         must(&format!("mount -o remount,bind,ro {}", dir.display()));
-        assert!(refusal("", &dir).await.contains("read-only"));
+        assert!(refusal("local = true", &dir).await.contains("read-only"));
         must(&format!("umount {}", dir.display()));
 
         // A bind mount is a mount, as shared directories in test beds are.
         let shared = root.path().join("shared");
         std::fs::create_dir(&shared).unwrap();
         must(&format!("mount --bind {} {}", shared.display(), dir.display()));
-        assert!(mounted("", &dir).attach(EPOCH).await.is_ok());
+        assert!(mounted("local = true", &dir).attach(EPOCH).await.is_ok());
         // A takeover would fail once it has fenced.
-        let text = mounted("", &dir).check().await.unwrap_err().to_string();
+        let text = mounted("local = true", &dir).check().await.unwrap_err().to_string();
         assert!(text.contains("has no meta.properties"), "{text}");
         std::fs::write(shared.join(META), "").unwrap();
-        assert!(mounted("", &dir).check().await.is_ok());
+        assert!(mounted("local = true", &dir).check().await.is_ok());
         must(&format!("umount {}", dir.display()));
+    }
+
+    #[tokio::test]
+    #[ignore = "run by mounts_in_namespaces_of_their_own"]
+    async fn an_old_copy_on_a_disk_of_this_host_is_refused_unless_the_configuration_says_local() {
+        if !inside() {
+            return;
+        }
+        // /var is a file system of its own; the broker's mount below it is missing.
+        let var = tempfile::tempdir().unwrap();
+        must(&format!("mount -t tmpfs /dev/mapper/vg0-var {}", var.path().display()));
+        let copy = var.path().join("kafka/broker1");
+        std::fs::create_dir_all(&copy).unwrap();
+        std::fs::write(copy.join(META), "cluster.id=c1\nnode.id=1\nversion=1\n").unwrap();
+        for config in ["", "fstype = \"tmpfs\""] {
+            let text = refusal(config, &copy).await;
+            assert!(text.contains("/dev/mapper/vg0-var (tmpfs)"), "{text}");
+            assert!(text.contains("tmpfs is not known as a network file system"), "{text}");
+            assert!(text.contains("set local = true"), "{text}");
+            assert!(mounted(config, &copy).check().await.is_err());
+            assert!(mounted(config, &copy).unlinks().await.is_err());
+        }
+        for config in ["local = true", "require_mount = false", "source = \"/dev/mapper/vg0-var\""] {
+            let note = mounted(config, &copy).check().await.unwrap();
+            assert!(!note.text.contains("WARNING"), "{}", note.text);
+            assert!(mounted(config, &copy).attach(EPOCH).await.is_ok());
+        }
+        must(&format!("umount {}", var.path().display()));
+    }
+
+    #[test]
+    fn a_network_mount_is_used_and_a_source_that_is_not_named_is_told() {
+        let on = |fs_type: &str, source: &str| {
+            let text = format!(
+                "28 1 254:1 / / rw - ext4 /dev/vda1 rw\n40 28 0:50 / /mnt/b1 rw - {fs_type} {source} rw,hard\n"
+            );
+            Mounts::parse(text.as_bytes()).unwrap().at(Path::new("/mnt/b1")).unwrap().clone()
+        };
+        let dir = Path::new("/mnt/b1");
+        let by_default = mounted("", dir);
+        for fs_type in ["nfs", "nfs4", "ceph", "fuse.glusterfs", "lustre"] {
+            assert_eq!(by_default.objection(dir, &on(fs_type, "svm1:/kafka01")), None, "{fs_type}");
+        }
+        for fs_type in ["ext4", "xfs", "autofs", "fuse.sshfs", "9p", "overlay"] {
+            assert!(by_default.objection(dir, &on(fs_type, "svm1:/kafka01")).is_some(), "{fs_type}");
+        }
+        let one = [(dir, on("nfs4", "svm1:/kafka01"))];
+        let warning = by_default.unnamed(&one).unwrap();
+        assert!(warning.contains("WARNING: ") && warning.contains("write source = \"svm1:/kafka01\""));
+        assert_eq!(mounted("source = \"svm1:/kafka01\"", dir).unnamed(&one), None);
+        let two = [(dir, on("nfs4", "svm1:/kafka01")), (dir, on("nfs4", "svm1:/kafka02"))];
+        assert_eq!(by_default.unnamed(&two), None, "no single source could be written");
+        assert_eq!(mounted("local = true", dir).unnamed(&[(dir, on("ext4", "/dev/vdb"))]), None);
     }
 }

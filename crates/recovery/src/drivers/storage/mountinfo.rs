@@ -33,6 +33,24 @@ impl Mount {
         self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 
+    /// Whether hosts share it, so that one sees the files and the POSIX locks of another. CIFS, 9p, virtiofs
+    /// and the like are left out: their locks may end at the host.
+    pub(super) fn is_shared(&self) -> bool {
+        const SHARED: [&str; 10] = [
+            "nfs",
+            "nfs4",
+            "ceph",
+            "fuse.ceph-fuse",
+            "fuse.glusterfs",
+            "lustre",
+            "gpfs",
+            "beegfs",
+            "gfs2",
+            "ocfs2",
+        ];
+        SHARED.contains(&self.fs_type.as_str())
+    }
+
     /// `svm1:/kafka01 (nfs4) at /mnt/kafka`.
     pub(super) fn words(&self) -> String {
         format!("{} ({}) at {}", self.source, self.fs_type, self.point.display())
