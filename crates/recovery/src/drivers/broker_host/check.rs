@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::common::{Common, Section, summary};
 use super::problem::Problem;
 use super::render::IDENTITY_KEYS;
+use super::rights::Rights;
 use super::user::as_user;
 use super::{BrokerIdentity, verify};
 use crate::model::BrokerId;
@@ -136,15 +137,19 @@ pub(super) fn log_dirs(common: &Common, broker: BrokerId) -> Result<Note, Proble
     as_user(common.user.as_ref(), || {
         let (here, absent): (Vec<PathBuf>, Vec<PathBuf>) =
             log_dirs.iter().cloned().partition(|dir| is_attached(dir));
-        let found = verify::identify(broker, &here, None).map_err(Problem::Refused)?;
+        let rights = Rights::before(common.user.as_ref());
+        let (found, asked) = verify::usable(broker, &here, None, &rights).map_err(Problem::Refused)?;
         let shown = |dirs: &[PathBuf]| dirs.iter().map(|dir| text(dir)).collect::<Vec<_>>().join(", ");
         let mut parts = Vec::new();
         if !here.is_empty() {
-            parts.push(format!("{} belongs to broker {broker}", shown(&here)));
+            let own = format!("{} belongs to broker {broker}", shown(&here));
+            parts.push(format!("{own}, and {}", rights.told(&asked)));
         }
         if !absent.is_empty() {
-            parts
-                .push(format!("{} is not here now, which is fine if a takeover attaches it", shown(&absent)));
+            parts.push(format!(
+                "{} is not here now, which is fine if a takeover attaches it; Kafka's rights there are not known before",
+                shown(&absent)
+            ));
         }
         common.voter_has_its_log(broker)?;
         let note = Note::new(parts.join("; "));

@@ -16,6 +16,7 @@ mod proc;
 pub mod process;
 mod render;
 mod right;
+mod rights;
 mod rivals;
 mod scripts;
 mod site;

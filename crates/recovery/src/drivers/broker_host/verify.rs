@@ -10,16 +10,15 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 
 use super::problem::Problem;
 use super::proc::{self, Holder};
+use super::rights::{Asked, KAFKA_LOCK, Rights};
 use super::user::{User, as_user};
 use crate::drivers::bounded;
 use crate::kafka::meta_properties::{FILE_NAME, MetaProperties};
 use crate::model::BrokerId;
 use crate::ports::Note;
 
-/// Kafka holds this file open in every log dir it works on.
-const KAFKA_LOCK: &str = ".lock";
-
-/// Compares every log dir with what it must be, then tries each: write, fsync, lock.
+/// Compares every log dir with what it must be, asks for Kafka's rights in it, then tries each: write, fsync,
+/// lock.
 ///
 /// Nothing is written anywhere before every dir has been found to be the broker's.
 pub(super) fn verify(
@@ -29,7 +28,8 @@ pub(super) fn verify(
     user: Option<&User>,
 ) -> Result<Note, Problem> {
     as_user(user, || {
-        let found = identify(broker, log_dirs, cluster_id).map_err(Problem::Refused)?;
+        let rights = Rights::to_start(user);
+        let (found, _) = usable(broker, log_dirs, cluster_id, &rights).map_err(Problem::Refused)?;
         log_dirs.iter().try_for_each(|dir| probe(dir))?;
         Ok(note(&found))
     })?
@@ -45,8 +45,22 @@ fn note(found: &BTreeMap<&Path, MetaProperties>) -> Note {
     })
 }
 
+/// Reads whose each log dir is, and asks whether Kafka may use it. Writes nothing.
+pub(super) fn usable<'a>(
+    broker: BrokerId,
+    log_dirs: &'a [PathBuf],
+    cluster_id: Option<&str>,
+    rights: &Rights,
+) -> Result<(BTreeMap<&'a Path, MetaProperties>, Asked), String> {
+    match identify(broker, log_dirs, cluster_id) {
+        // Only a dir that is the broker's is to be given to Kafka's user.
+        Ok(found) => Ok((found, rights.ask(log_dirs)?)),
+        Err(why) => Err([why].into_iter().chain(rights.unreadable(log_dirs)).collect::<Vec<_>>().join("; ")),
+    }
+}
+
 /// Reads whose each log dir is; tells everything that is wrong at once.
-pub(super) fn identify<'a>(
+fn identify<'a>(
     broker: BrokerId,
     log_dirs: &'a [PathBuf],
     cluster_id: Option<&str>,
@@ -82,10 +96,7 @@ fn read_meta(dir: &Path) -> Result<MetaProperties, String> {
         Err(error) => error,
     };
     if error.kind() != ErrorKind::NotFound {
-        return Err(format!(
-            "{} cannot be read ({error}): Kafka's user needs to read and write everything in {shown}",
-            path.display()
-        ));
+        return Err(format!("{} cannot be read ({error})", path.display()));
     }
     let is_empty = match fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_none(),
@@ -311,8 +322,16 @@ mod tests {
             fs::set_permissions(open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
         let nobody = User::look_up("nobody").unwrap();
-        let error = verify(BrokerId(1), std::slice::from_ref(&a), None, Some(&nobody)).unwrap_err();
-        assert!(error.to_string().contains("creating"), "{error}");
+        let verify = || verify(BrokerId(1), std::slice::from_ref(&a), None, Some(&nobody));
+        let error = verify().unwrap_err().to_string();
+        let whose =
+            format!("nobody (65534) may not read and write in {}, which belongs to root", a.display());
+        assert!(error.contains(&whose), "{error}");
+        fs::set_permissions(a.join(FILE_NAME), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let error = verify().unwrap_err().to_string();
+        let whose =
+            format!("nobody (65534) may not read {}, which belongs to root", a.join(FILE_NAME).display());
+        assert!(error.contains("cannot be read (Permission denied") && error.contains(&whose), "{error}");
         assert_eq!(listing(&a), [FILE_NAME]);
     }
 }

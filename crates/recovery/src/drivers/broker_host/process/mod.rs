@@ -61,7 +61,8 @@ pub struct ProcessConfig {
     /// `PATH`, `JAVA_HOME`, `LANG`, `LC_ALL`, `TZ` and `HOME`: the rest may hold secrets.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The user that Kafka runs as; without it the agent's own. It must be the owner of the log dirs.
+    /// The user that Kafka runs as; without it the agent's own. It must be the owner of the log dirs, and have
+    /// the same number on every host.
     #[serde(default)]
     pub user: Option<String>,
     /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less

@@ -57,7 +57,8 @@ pub struct SystemdConfig {
     /// here.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The user that Kafka runs as: the same as `User=` of the unit. It must be the owner of the log dirs.
+    /// The user that Kafka runs as: the same as `User=` of the unit. It must be the owner of the log dirs, and
+    /// have the same number on every host.
     #[serde(default)]
     pub user: Option<String>,
     /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less

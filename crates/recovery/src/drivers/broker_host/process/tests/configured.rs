@@ -261,6 +261,48 @@ async fn a_command_that_leaves_kafka_behind_is_an_error() {
     }
 }
 
+/// A standby that is to run Kafka as nobody finds log dirs that nobody may not use: before the fence.
+#[tokio::test]
+async fn check_and_verify_name_what_kafkas_user_may_not_do_in_a_log_dir() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bed = bed(FOREVER);
+    let log = bed.root.path().join("log");
+    for open in [bed.root.path(), &log] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let config = ProcessConfig { user: Some("nobody".into()), ..bed.config() };
+    let state_dir = bed.root.path().join("state");
+    let driver = Process::new(config, "standby".into(), state_dir, vec![bed.identity()]).unwrap();
+    let own = |path: &Path, owner| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    let check = async || driver.check(BROKER).await.remove(3);
+    let verify = async || driver.verify(BROKER, Some("c1")).await;
+    let before = fs::read_dir(&log).unwrap().count();
+
+    // Kafka's user has another number where the log dir was made.
+    own(&log, 1001);
+    for said in [check().await, verify().await] {
+        says(&said.unwrap_err(), "refused", "which belongs to user 1001 (mode 0755)");
+    }
+    // Somebody started Kafka as root.
+    own(&log, 65534);
+    for file in [".lock", "recovery-point-offset-checkpoint"] {
+        fs::write(log.join(file), "").unwrap();
+    }
+    for said in [check().await, verify().await] {
+        let whose = format!("{}, which belongs to root", log.join(".lock").display());
+        says(&said.unwrap_err(), "refused", &whose);
+    }
+    assert_eq!(fs::read_dir(&log).unwrap().count(), before + 2, "something was written");
+    for file in [".lock", "recovery-point-offset-checkpoint"] {
+        own(&log.join(file), 65534);
+    }
+    let note = check().await.unwrap();
+    assert!(note.text.ends_with("belongs to broker 1, and nobody (65534) may write there"), "{}", note.text);
+    verify().await.unwrap();
+}
+
 #[test]
 fn every_problem_of_the_configuration_is_told_at_once() {
     let bed = bed(FOREVER);
