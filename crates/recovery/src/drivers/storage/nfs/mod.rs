@@ -363,15 +363,17 @@ impl Nfs {
         }
         let state = if there == config.target { "is free" } else { "will be made" };
         let server = self.check_server(config, &purpose).await?;
-        Ok(Note::new(format!("{} can be mounted: {target} {state}{server}", config.source)))
+        Ok(Note::new(format!("{} is not mounted now: {server}, and {target} {state}", config.source)))
     }
 
     /// Nothing of it is mounted, so nobody would notice before a takeover that the server is out of reach.
     async fn check_server(&self, config: &MountConfig, purpose: &str) -> Result<&'static str, StepError> {
         let address = server::address(&config.source, &config.options).filter(|_| self.fs_type == "nfs4");
-        let Some(address) = address else { return Ok("") };
+        let Some(address) = address else {
+            return Ok("its server was not tried, for it can be asked over TCP only");
+        };
         let answers = server::answers(&address, self.timeout / 3).await;
-        answers.map(|()| ", and its server answers").map_err(|why| refused(purpose, why))
+        answers.map(|()| "its server answers").map_err(|why| refused(purpose, why))
     }
 
     /// The program that `mount` calls for the file system type. Without it the kernel cannot resolve the

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
 
 const PORT: u16 = 2049;
 
@@ -39,17 +39,31 @@ pub(super) fn address(source: &str, options: &str) -> Option<(String, u16)> {
     Some((server, port.unwrap_or(PORT)))
 }
 
-/// Confirms that an NFSv4 server answers there within `limit`.
+/// Confirms that the server's name resolves and that an NFSv4 server answers there, all within `limit`.
 ///
 /// # Errors
 /// What happened, for people.
 pub(super) async fn answers((server, port): &(String, u16), limit: Duration) -> Result<(), String> {
     let at = format!("{server} port {port}");
+    let until = Instant::now() + limit;
+    let found = match timeout_at(until, lookup_host((server.as_str(), *port))).await {
+        Ok(Ok(found)) => found.collect::<Vec<_>>(),
+        Ok(Err(error)) => {
+            return Err(format!(
+                "{server} does not resolve on this host ({error}): correct source, or this host's DNS or /etc/hosts"
+            ));
+        }
+        Err(_) => {
+            return Err(format!(
+                "{server} did not resolve within {limit:?}: does this host's DNS server answer?"
+            ));
+        }
+    };
     let asked = async {
-        let mut stream = TcpStream::connect((server.as_str(), *port)).await?;
+        let mut stream = TcpStream::connect(found.as_slice()).await?;
         ask(&mut stream).await
     };
-    match timeout(limit, asked).await {
+    match timeout_at(until, asked).await {
         Ok(Ok(None)) => Ok(()),
         Ok(Ok(Some(why))) => Err(format!("{at} {why}")),
         Ok(Err(error)) => Err(format!("no NFS server answers at {at}: {error}")),

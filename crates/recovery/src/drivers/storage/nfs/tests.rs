@@ -114,6 +114,44 @@ async fn a_mount_is_made_found_again_and_released() {
     assert!(nfs.release().await.unwrap().text.contains("is not mounted"));
 }
 
+/// On a host that knows no names but its own.
+#[tokio::test]
+#[ignore = "run by mounts_in_namespaces_of_their_own"]
+async fn a_check_says_of_a_server_what_it_has_asked() {
+    if !inside() {
+        return;
+    }
+    must("ip link set lo up");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let reply = [1 << 31 | 24, 0x756e_6472, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &reply).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let check = async |source: &str, options: &str| {
+        let config = MountConfig { source: source.to_owned(), ..mount(dir.path(), options) };
+        nfs(vec![config.clone()]).check_mount(&config).await
+    };
+    let says = |said: &str| format!("is not mounted now: {said}, and {} is free", dir.path().display());
+
+    let note = check("127.0.0.1:/kafka01", &format!("port={port}")).await.unwrap();
+    assert_eq!(note.text, format!("127.0.0.1:/kafka01 {}", says("its server answers")));
+    let note = check("svm1-typo.invalid:/kafka01", "proto=rdma").await.unwrap();
+    let said = says("its server was not tried, for it can be asked over TCP only");
+    assert_eq!(note.text, format!("svm1-typo.invalid:/kafka01 {said}"));
+
+    let error = check("svm1-typo.invalid:/kafka01", DEFAULT_OPTIONS).await.unwrap_err();
+    assert_eq!(error.kind(), "refused", "{}", chain(&error));
+    let text = error.to_string();
+    assert!(text.contains("svm1-typo.invalid does not resolve on this host ("), "{text}");
+    assert!(text.contains("correct source, or this host's DNS"), "{text}");
+    let error = check("127.0.0.1:/kafka01", "port=1").await.unwrap_err().to_string();
+    assert!(error.contains("no NFS server answers at 127.0.0.1 port 1"), "{error}");
+}
+
 #[tokio::test]
 #[ignore = "run by mounts_in_namespaces_of_their_own"]
 async fn another_source_at_the_target_is_left_alone() {
