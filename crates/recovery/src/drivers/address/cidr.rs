@@ -11,6 +11,35 @@ pub(super) struct Cidr {
     pub(super) prefix: u8,
 }
 
+impl Cidr {
+    /// Whether `other` is in its network.
+    pub(super) fn has(&self, other: IpAddr) -> bool {
+        self.address.is_ipv4() == other.is_ipv4()
+            && self.network() == Self { address: other, prefix: self.prefix }.network()
+    }
+
+    /// Whether its network has no other address.
+    pub(super) fn is_single(&self) -> bool {
+        self.prefix == if self.address.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// The first address of its network, with the prefix.
+    pub(super) fn network(&self) -> Self {
+        let prefix = u32::from(self.prefix);
+        let address = match self.address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix)).unwrap_or(0);
+                IpAddr::V4((v4.to_bits() & mask).into())
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(prefix)).unwrap_or(0);
+                IpAddr::V6((v6.to_bits() & mask).into())
+            }
+        };
+        Self { address, prefix: self.prefix }
+    }
+}
+
 impl FromStr for Cidr {
     type Err = String;
 
@@ -72,6 +101,23 @@ mod tests {
         ] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_network_has_its_addresses_and_no_others() {
+        #[track_caller]
+        fn has(cidr: &str, other: &str, expected: bool) {
+            assert_eq!(cidr.parse::<Cidr>().unwrap().has(other.parse().unwrap()), expected, "{cidr} {other}");
+        }
+        has("10.20.0.31/24", "10.20.0.11", true);
+        has("10.20.0.31/24", "10.20.1.11", false);
+        has("10.20.0.31/32", "10.20.0.11", false);
+        has("10.20.0.31/1", "127.255.255.254", true);
+        has("fd00::31/64", "fd00::11", true);
+        has("fd00::31/64", "fd00:0:0:1::11", false);
+        has("fd00::31/64", "10.20.0.11", false);
+        assert_eq!("10.20.5.31/22".parse::<Cidr>().unwrap().network().to_string(), "10.20.4.0/22");
+        assert_eq!("fd00:1:2:3::4/48".parse::<Cidr>().unwrap().network().to_string(), "fd00:1:2::/48");
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! `netlink`: the broker's address becomes a further address of one of this host's interfaces.
 
+mod network;
+
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use serde::Deserialize;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use self::network::{Network, network};
 use super::cidr::Cidr;
 use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
@@ -145,6 +148,34 @@ impl Netlink {
                 Err(refused(purpose, why))
             }
             None => Ok(here.pop()),
+        }
+    }
+
+    /// Refuses if the network of the address is on another interface of this host. The doubt, in words, if it
+    /// is on none.
+    async fn on_its_network(
+        &self,
+        routes: &Routes,
+        link: &Link,
+        purpose: &str,
+    ) -> Result<Option<String>, StepError> {
+        let (cidr, interface) = (self.cidr, &self.config.interface);
+        let own = routes.own().await.map_err(|e| step_error(purpose, e))?;
+        match network(cidr, link.segment, &own) {
+            Network::Here => Ok(None),
+            Network::Elsewhere(own) => {
+                let (net, other) = (own.cidr.network(), &own.interface);
+                let why = format!(
+                    "{net} is on {other} ({}), not on {interface}: set interface = \"{other}\"",
+                    own.cidr
+                );
+                Err(refused(purpose, why))
+            }
+            Network::Nowhere => Ok(Some(format!(
+                ". WARNING: no address of this host is in the network of {cidr}, so nothing shows that clients \
+                 reach it on {interface}: name the interface that is on that network, or give {interface} an \
+                 address of it"
+            ))),
         }
     }
 
@@ -383,7 +414,9 @@ impl Address for Netlink {
         if !has.contains(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW) {
             return Err(refused(&purpose, PRIVILEGES.to_owned()));
         }
-        let state = match (self.assigned_here(&routes, &link, &purpose).await?, self.wire(&link, &purpose)?) {
+        let doubt = self.on_its_network(&routes, &link, &purpose).await?;
+        let assigned = self.assigned_here(&routes, &link, &purpose).await?;
+        let state = match (&assigned, self.wire(&link, &purpose)?) {
             (Some(_), _) => format!("{address} is here"),
             (None, None) => format!("{address} is not here"),
             (None, Some(wire)) => match wire.ask(self.config.probe_for).await {
@@ -392,7 +425,8 @@ impl Address for Netlink {
                 Err(error) => return Err(step_error(&purpose, error)),
             },
         };
-        Ok(Note::new(format!("{interface} is up, {state}")))
+        let doubt = doubt.filter(|_| assigned.is_none()).unwrap_or_default();
+        Ok(Note::new(format!("{interface} is up, {state}{doubt}")))
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -27,6 +29,17 @@ pub(super) struct Link {
     pub(super) has_carrier: bool,
     /// Its Ethernet address; `None` where neighbours are not asked for addresses.
     pub(super) mac: Option<Mac>,
+    /// The interface whose link it shares, by index: its own, or that of the one it was made on (macvlan).
+    pub(super) segment: u32,
+}
+
+/// An address that this host has, and the interface that it has it on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) interface: String,
+    /// As [`Link::segment`].
+    pub(super) segment: u32,
+    pub(super) cidr: Cidr,
 }
 
 /// An address that is on this host.
@@ -96,6 +109,22 @@ impl Routes {
             message,
         });
         Ok(assigned.collect())
+    }
+
+    /// Every address on an interface that is switched on and leads somewhere.
+    pub(super) async fn own(&self) -> io::Result<Vec<Own>> {
+        let links: Vec<LinkMessage> = within(self.handle.link().get().execute().try_collect()).await?;
+        let found: Vec<AddressMessage> = within(self.handle.address().get().execute().try_collect()).await?;
+        let own = found.iter().filter_map(|message| {
+            let on = links.iter().find(|link| link.header.index == message.header.index)?;
+            let flags = on.header.flags;
+            let leads = flags.contains(LinkFlags::Up)
+                && !flags.contains(LinkFlags::Loopback)
+                && kind(on) != Some(&InfoKind::Dummy);
+            let cidr = Cidr { address: local(message)?, prefix: message.header.prefix_len };
+            leads.then(|| Some(Own { interface: name(on)?, segment: segment(on), cidr }))?
+        });
+        Ok(own.collect())
     }
 
     /// Adds the address. One that is there already is no error.
@@ -173,5 +202,36 @@ fn link(message: &LinkMessage) -> Link {
         is_up: flags.contains(LinkFlags::Up),
         has_carrier: flags.contains(LinkFlags::LowerUp),
         mac: mac.filter(|_| asks),
+        segment: segment(message),
     }
+}
+
+fn name(message: &LinkMessage) -> Option<String> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })
+}
+
+fn kind(message: &LinkMessage) -> Option<&InfoKind> {
+    let infos = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    infos?.iter().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind),
+        _ => None,
+    })
+}
+
+fn segment(message: &LinkMessage) -> u32 {
+    let attributes = &message.attributes;
+    let shares = matches!(kind(message), Some(InfoKind::MacVlan | InfoKind::MacVtap | InfoKind::IpVlan))
+        // The index is one of another namespace.
+        && !attributes.iter().any(|it| matches!(it, LinkAttribute::LinkNetNsId(_)));
+    let below = attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Link(index) => Some(*index),
+        _ => None,
+    });
+    below.filter(|_| shares).unwrap_or(message.header.index)
 }

@@ -255,6 +255,46 @@ async fn a_link_that_cannot_carry_it_is_refused() {
     must("ip address del 10.77.0.52/32 dev lo");
 }
 
+#[tokio::test]
+#[ignore = "run by addresses_in_namespaces_of_their_own"]
+async fn an_interface_beside_the_network_of_the_address_fails_the_check() {
+    if !inside() {
+        return;
+    }
+    two_hosts();
+    // `here` is the management's; the brokers' network is on `data0`.
+    must(
+        "ip link add data0 type veth peer name far0
+        ip link set data0 up
+        ip link set far0 up
+        ip address add 10.20.0.31/24 dev data0
+        ip address add fd20::31/64 dev data0 nodad",
+    );
+    for (address, said) in [
+        ("10.20.0.11/24", "10.20.0.0/24 is on data0 (10.20.0.31/24), not on here: set interface = \"data0\""),
+        ("10.20.0.11/32", "10.20.0.0/24 is on data0 (10.20.0.31/24), not on here: set interface = \"data0\""),
+        ("fd20::11/64", "fd20::/64 is on data0 (fd20::31/64), not on here: set interface = \"data0\""),
+    ] {
+        let error = netlink(address).check().await.unwrap_err();
+        assert!(error.to_string().ends_with(said), "{error}");
+        let mut right = netlink(address);
+        right.config.interface = "data0".to_owned();
+        let text = right.check().await.unwrap().text;
+        assert!(text.starts_with("data0 is up, ") && !text.contains("WARNING"), "{text}");
+    }
+    // An interface that was made on the network's own shares its link.
+    must("ip link add link data0 name broker0 type macvlan mode bridge; ip link set broker0 up");
+    let mut child = netlink("10.20.0.11/24");
+    child.config.interface = "broker0".to_owned();
+    assert!(!child.check().await.unwrap().text.contains("WARNING"));
+
+    // An interface that is off, or leads nowhere, has no network: nothing shows which one is right.
+    must("ip link set data0 down; ip address add 10.20.0.32/24 dev lo");
+    let text = netlink("10.20.0.11/24").check().await.unwrap().text;
+    assert!(text.contains("WARNING: no address of this host is in the network of 10.20.0.11/24"), "{text}");
+    must("ip link del data0; ip address del 10.20.0.32/24 dev lo");
+}
+
 /// `two_hosts`, and a third one, `old`, on the same link, with the address.
 fn and_an_old_owner(cidr: &str) {
     two_hosts();
