@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Deserializer};
+
 /// One mount, as the kernel tells it (`proc_pid_mountinfo(5)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
@@ -171,6 +173,11 @@ pub(super) fn same_source(one: &str, other: &str) -> bool {
         bare => bare.to_owned(),
     };
     trim(one) == trim(other)
+}
+
+/// Reads a path that people may have written with a slash at its end, with `.` or with doubled slashes.
+pub(super) fn plainly<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    PathBuf::deserialize(deserializer).map(|path| path.components().collect())
 }
 
 /// Whether a path can be looked up as it stands: absolute, and without `.`, `..` or doubled slashes.

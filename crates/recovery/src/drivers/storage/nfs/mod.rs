@@ -29,7 +29,7 @@ use serde::Deserialize;
 use super::lock_wait;
 use super::log_dir::{self, look};
 use super::mounted::{cannot_break, step_error};
-use super::mountinfo::{Mount, Mounts, is_plain, same_source};
+use super::mountinfo::{Mount, Mounts, is_plain, plainly, same_source};
 use super::probe::{ProbeAct, ProbeError, Prober};
 use super::snapshot::SnapshotConfig;
 use crate::drivers::command::{CommandError, Ended, ending, last_words, run};
@@ -77,6 +77,7 @@ pub struct MountConfig {
     /// Server and export, such as `svm1.example.com:/kafka01`.
     pub source: String,
     /// Where to mount it: an absolute path without symbolic links. Made if it is not there.
+    #[serde(deserialize_with = "plainly")]
     pub target: PathBuf,
     /// Mount options, as `nfs(5)` explains them. Refused, because Kafka's data would not survive them:
     /// `soft`, `softerr`, `softreval`, `nolock`, `local_lock` other than `none`, `nocto`, versions below 4.1,
@@ -137,8 +138,7 @@ impl MountConfig {
         }
         if !is_plain(&self.target) || self.target == Path::new("/") {
             let target = self.target.display();
-            let rest = "below / without `.`, `..`, a doubled slash or one at the end";
-            problem("target", &format!("`{target}` is not an absolute path {rest}"));
+            problem("target", &format!("`{target}` is not an absolute path below / without `..`"));
         }
         options::problems(&self.options).iter().for_each(|why| problem("options", why));
         problems

@@ -50,7 +50,7 @@ fn the_documented_section_is_accepted() {
 #[test]
 fn bad_values_are_reported_together() {
     let mounts = vec![
-        mount(Path::new("/mnt/kafka/"), "soft"),
+        mount(Path::new("/mnt/../kafka"), "soft"),
         MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
         mount(Path::new("/mnt/b/c"), "hard"),
     ];
@@ -74,6 +74,29 @@ fn bad_values_are_reported_together() {
         assert!(problems.iter().any(|problem| problem.starts_with(key)), "{key} in {problems:?}");
     }
     assert_eq!(problems.len(), 7, "{problems:?}");
+}
+
+#[test]
+fn a_target_may_be_written_with_a_slash_at_its_end() {
+    let read = |target: &str| {
+        let text = format!(
+            "[[mount]]\nsource = \"svm1:/kafka01\"\ntarget = \"{target}\"\noptions = \"vers=4.1,hard\""
+        );
+        let config: NfsConfig = toml::from_str(&text).unwrap();
+        config.build(vec![PathBuf::from("/mnt/kafka01/broker1/")], Path::new("/bin/true"))
+    };
+    for target in ["/mnt/kafka01", "/mnt/kafka01/", "/mnt//kafka01", "/mnt/./kafka01/"] {
+        // It is compared, letter by letter, with what the kernel shows.
+        assert_eq!(read(target).unwrap().mounts[0].target.as_os_str(), "/mnt/kafka01", "{target}");
+    }
+    for target in ["/", "//", "mnt/kafka01/", "/mnt/../kafka01", ""] {
+        let problems = read(target).unwrap_err();
+        let said = "is not an absolute path below / without `..`";
+        assert!(
+            problems.iter().any(|it| it.starts_with("mount[0].target: ") && it.ends_with(said)),
+            "{problems:?}"
+        );
+    }
 }
 
 #[test]
