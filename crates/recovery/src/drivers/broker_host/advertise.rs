@@ -67,7 +67,8 @@ fn compare(
 ) -> Result<Note, String> {
     let target = resolve(&moves.host);
     let moved = |l: &&Listener| l.host == moves.host || !resolve(&l.host).is_disjoint(&target);
-    let (here, elsewhere): (Vec<&Listener>, Vec<&Listener>) = told.iter().partition(moved);
+    let (here, mut elsewhere): (Vec<&Listener>, Vec<&Listener>) = told.iter().partition(moved);
+    elsewhere.retain(|listener| !listener.is_loopback());
     let print = |listeners: &[&Listener]| {
         listeners.iter().map(|listener| listener.print()).collect::<Vec<_>>().join(", ")
     };
@@ -108,6 +109,7 @@ mod tests {
             (&["A://10.0.0.1:9092"], "kafka-1:9092", "told A://10.0.0.1:9092"),
             (&["A://unknown:9092"], "unknown:9092", "told A://unknown:9092"),
             (&["A://10.0.0.1:9092", "B://lb:9094"], "10.0.0.1:9092", "B://lb:9094 does not"),
+            (&["A://10.0.0.1:9092", "B://localhost:9094"], "10.0.0.1:9092", "moves with the broker"),
             (&["A://10.9.9.9:9092"], "10.0.0.1:9092", "no client would find it"),
             (&["A://10.0.0.1:9093"], "10.0.0.1:9092", "no client would find it"),
             (&["A://unknown:9092"], "10.0.0.1:9092", "no client would find it"),
@@ -118,6 +120,7 @@ mod tests {
             assert_eq!(found.is_err(), says.starts_with("no"), "{moves}: {found:?}");
             let said = found.map_or_else(|why| why, |note| note.text);
             assert!(said.contains(says), "{moves}: {said}");
+            assert_eq!(said.contains("must lead to this host"), says.ends_with("does not"), "{moves}: {said}");
         }
     }
 }

@@ -187,10 +187,8 @@ impl Common {
     /// A voter of the controllers' quorum that starts without its metadata log has forgotten whom it voted
     /// for. A broker that is no controller gets that log from the controllers again.
     pub(super) fn voter_has_its_log(&self, broker: BrokerId) -> Result<(), Problem> {
-        let file = self.rendered(broker)?;
-        if !is_combined(&file) {
-            return Ok(());
-        }
+        // What keeps the file from being rendered is told where that is looked at.
+        let Some(file) = self.rendered(broker).ok().filter(is_combined) else { return Ok(()) };
         let log_dirs = &self.broker(broker)?.log_dirs;
         let named = file.get(METADATA_LOG_DIR).filter(|dir| !dir.is_empty()).map(Path::new);
         let Some(expected) = named.or(log_dirs.first().map(PathBuf::as_path)) else { return Ok(()) };
