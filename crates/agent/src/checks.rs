@@ -1,6 +1,7 @@
 //! Everything that a takeover by this host needs, as one list of checks: `understudy check` goes through all
 //! of it, and the daemon, again and again, through what disturbs nobody.
 
+mod address;
 mod class_data;
 mod looks;
 mod nfs;
@@ -180,7 +181,8 @@ fn guarded(world: &Arc<World>, broker: &Broker) -> Vec<Look> {
     let mut looks = vec![Look::by_hand(Check::Logs(id), move || looks::logs(w.clone(), b.clone()))];
     let address = world.ports.addresses.get(&id).cloned();
     let is_moved = address.is_some();
-    looks.push(Look::standing(Check::Address(id), move || looks::address_moves(address.clone(), id)));
+    let b = broker.clone();
+    looks.push(Look::standing(Check::Address(id), move || address::moves(address.clone(), b.clone())));
     if is_moved {
         let b = broker.clone();
         looks.push(Look::standing(Check::Listener(id), move || looks::listener(b.clone())));

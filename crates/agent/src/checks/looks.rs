@@ -10,7 +10,7 @@ use recovery::drivers::fence::POWER;
 use recovery::drivers::health_signal::peer::Peer;
 use recovery::drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use recovery::model::{Broker, BrokerId, Check, Endpoint, Fact, HostName, LogTail, human};
-use recovery::ports::{Address, LedgerError, Note, StepError, Storage, chain};
+use recovery::ports::{LedgerError, Note, StepError, Storage, chain};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::world::{self, World};
 
 /// How long a controller may take to accept a connection, and a name to be resolved.
-const NETWORK_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const NETWORK_LIMIT: Duration = Duration::from_secs(3);
 /// A start that reads its logs for longer than this is what a takeover waits for most.
 const LONGEST_SCAN: Duration = Duration::from_secs(60);
 /// A certificate that ends sooner is told of: a fortnight has a day on which somebody can renew it.
@@ -294,20 +294,6 @@ async fn tail(world: &World, broker: &Broker) -> Item {
                   num.recovery.threads.per.data.dir to the \
                   number of cores";
     Item::warn(item, says, remedy)
-}
-
-/// Whether the broker's address can be moved here.
-pub(super) async fn address_moves(address: Option<Arc<dyn Address>>, broker: BrokerId) -> Vec<Item> {
-    let item = Check::Address(broker);
-    vec![match address {
-        Some(address) => {
-            Item::of(item, address.check().await, "correct [broker.address], or the network of this host")
-        }
-        None => {
-            let says = "none is moved: clients must find this host by other means";
-            Item::warn(item, says, "add [broker.address] if nothing else does")
-        }
-    }]
 }
 
 /// Whether the log dirs can be attached.

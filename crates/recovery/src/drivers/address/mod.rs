@@ -19,7 +19,11 @@ use serde::Deserialize;
 use crate::drivers::clients::KnownClients;
 use crate::ports::Address;
 
-pub use netlink::{Netlink, NetlinkConfig};
+pub use netlink::{DOES_NOT_FIT, Netlink, NetlinkConfig};
+
+/// The detail of an [`Address::check`](crate::ports::Address::check) that was asked of the link, where no host
+/// answered.
+pub const UNANSWERED: &str = "unanswered";
 
 /// How a broker's address moves to this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

@@ -14,7 +14,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use self::network::{Network, network};
+use super::UNANSWERED;
 use super::cidr::Cidr;
+use super::neighbour::Mac;
 use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
@@ -31,6 +33,14 @@ const DEFEND_EVERY: Duration = Duration::from_millis(250);
 
 /// How often the link is asked whether another host answers for the address, while none is heard.
 const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// Gateways of one interface that a check asks for, at most.
+const MOST_GATEWAYS: usize = 4;
+
+/// For a network that gives addresses to hosts by itself, and does not learn from neighbours that one moves.
+pub const DOES_NOT_FIT: &str = "In a routed or cloud network netlink, the only driver, does not fit: leave [broker.address] \
+                                out, and make the listener a name or a load balancer that follows the broker, or \
+                                have the cloud move the address";
 
 /// An address on an interface of this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -177,6 +187,31 @@ impl Netlink {
                  address of it"
             ))),
         }
+    }
+
+    /// What speaks against moving the address in this network, in words, when it is at `mac`.
+    async fn proxied(
+        &self,
+        routes: &Routes,
+        link: &Link,
+        mac: Mac,
+        purpose: &str,
+    ) -> Result<String, StepError> {
+        let address = self.cidr.address;
+        let gateways = routes.gateways(link.index, address).await.map_err(|e| step_error(purpose, e))?;
+        for gateway in gateways.into_iter().filter(|gateway| *gateway != address).take(MOST_GATEWAYS) {
+            let Some(ours) = link.mac else { break };
+            let wire = Wire::open(link.index, ours, gateway).map_err(|e| step_error(purpose, e))?;
+            let at = wire.ask(self.config.probe_for).await.map_err(|e| step_error(purpose, e))?;
+            if at == Some(mac) {
+                return Ok(format!(
+                    ", and so is the gateway {gateway}. WARNING: unless the broker is on the gateway itself, this \
+                     network answers for other hosts, also for one that is off: a takeover would then find an \
+                     answer and be abandoned. {DOES_NOT_FIT}"
+                ));
+            }
+        }
+        Ok(String::new())
     }
 
     /// Refuses if another host answers for the address.
@@ -416,17 +451,24 @@ impl Address for Netlink {
         }
         let doubt = self.on_its_network(&routes, &link, &purpose).await?;
         let assigned = self.assigned_here(&routes, &link, &purpose).await?;
+        let mut is_unanswered = false;
         let state = match (&assigned, self.wire(&link, &purpose)?) {
             (Some(_), _) => format!("{address} is here"),
             (None, None) => format!("{address} is not here"),
             (None, Some(wire)) => match wire.ask(self.config.probe_for).await {
-                Ok(Some(mac)) => format!("{address} is at {mac}"),
-                Ok(None) => format!("no host answers for {address}"),
+                Ok(Some(mac)) => {
+                    format!("{address} is at {mac}{}", self.proxied(&routes, &link, mac, &purpose).await?)
+                }
+                Ok(None) => {
+                    is_unanswered = !self.config.probe_for.is_zero();
+                    format!("no host answers for {address}")
+                }
                 Err(error) => return Err(step_error(&purpose, error)),
             },
         };
         let doubt = doubt.filter(|_| assigned.is_none()).unwrap_or_default();
-        Ok(Note::new(format!("{interface} is up, {state}{doubt}")))
+        let note = Note::new(format!("{interface} is up, {state}{doubt}"));
+        Ok(if is_unanswered { note.with(UNANSWERED, true) } else { note })
     }
 }
 

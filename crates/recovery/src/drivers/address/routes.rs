@@ -1,15 +1,18 @@
 //! This host's interfaces and addresses, through rtnetlink.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -125,6 +128,20 @@ impl Routes {
             leads.then(|| Some(Own { interface: name(on)?, segment: segment(on), cidr }))?
         });
         Ok(own.collect())
+    }
+
+    /// The routers to which routes through this interface lead, of the kind of `like`.
+    pub(super) async fn gateways(&self, index: u32, like: IpAddr) -> io::Result<BTreeSet<IpAddr>> {
+        let mut all = RouteMessage::default();
+        all.header.address_family = if like.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let found: Vec<RouteMessage> = within(self.handle.route().get(all).execute().try_collect()).await?;
+        let through = found.iter().filter(|route| route.attributes.contains(&RouteAttribute::Oif(index)));
+        let gateway = |attribute: &RouteAttribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+            RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+            _ => None,
+        };
+        Ok(through.flat_map(|route| route.attributes.iter().filter_map(gateway)).collect())
     }
 
     /// Adds the address. One that is there already is no error.

@@ -144,8 +144,9 @@ async fn an_address_moves_here_and_the_neighbour_learns_it() {
     let netlink = netlink("10.77.0.50/24");
     // The neighbour has talked to the old owner a moment ago.
     must("ip -n peer neighbour replace 10.77.0.50 lladdr 02:00:00:00:00:99 dev there nud reachable");
-    let text = netlink.check().await.unwrap().text;
-    assert_eq!(text, "here is up, no host answers for 10.77.0.50");
+    let found = netlink.check().await.unwrap();
+    assert_eq!(found.text, "here is up, no host answers for 10.77.0.50");
+    assert!(found.details.contains_key(UNANSWERED), "{found:?}");
 
     let begun = Instant::now();
     let note = netlink.acquire(EPOCH).await.unwrap();
@@ -198,6 +199,30 @@ async fn an_address_that_another_host_has_is_refused() {
         let text = netlink.check().await.unwrap().text;
         assert!(text.ends_with(&format!("{bare} is at {mac}")), "{text}");
     }
+}
+
+#[tokio::test]
+#[ignore = "run by addresses_in_namespaces_of_their_own"]
+async fn a_network_whose_gateway_answers_for_a_host_that_is_off_is_told() {
+    if !inside() {
+        return;
+    }
+    two_hosts();
+    let checked = async |address: &str| netlink(address).check().await.unwrap();
+    // As a fabric does: with the gateway's own hardware address.
+    must("ip -n peer address add 10.77.0.50/32 dev lo");
+    let mac = mac_of("-n peer", "there");
+    let found = checked("10.77.0.50/24").await;
+    assert_eq!(found.text, format!("here is up, 10.77.0.50 is at {mac}"), "no gateway is known");
+
+    must("ip route add default via 10.77.0.2 dev here");
+    let found = checked("10.77.0.50/24").await;
+    let said = format!("10.77.0.50 is at {mac}, and so is the gateway 10.77.0.2. WARNING: ");
+    assert!(found.text.contains(&said) && found.text.ends_with(DOES_NOT_FIT), "{found:?}");
+    assert!(!found.details.contains_key(UNANSWERED), "{found:?}");
+    assert!(!checked("10.77.0.51/24").await.text.contains("WARNING"), "nobody answers for this one");
+    // The gateway's own address is its own.
+    assert!(!checked("10.77.0.2/24").await.text.contains("WARNING"));
 }
 
 #[tokio::test]
