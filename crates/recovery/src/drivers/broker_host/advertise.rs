@@ -120,7 +120,11 @@ mod tests {
             assert_eq!(found.is_err(), says.starts_with("no"), "{moves}: {found:?}");
             let said = found.map_or_else(|why| why, |note| note.text);
             assert!(said.contains(says), "{moves}: {said}");
-            assert_eq!(said.contains("must lead to this host"), says.ends_with("does not"), "{moves}: {said}");
+            assert_eq!(
+                said.contains("must lead to this host"),
+                says.ends_with("does not"),
+                "{moves}: {said}"
+            );
         }
     }
 }

@@ -127,7 +127,7 @@ impl Rights {
     /// Why `path` in the log dir `dir` cannot be used so. What is not there is no objection.
     fn objection(&self, dir: &Path, path: &Path, need: Access) -> Option<String> {
         match access(path, need) {
-            Ok(()) | Err(Errno::NOENT) => None,
+            Ok(()) | Err(Errno::NOENT | Errno::STALE) => None,
             Err(Errno::ACCESS | Errno::PERM) => Some(self.denied(dir, path, need)),
             Err(Errno::ROFS) => Some(format!("{} is mounted read-only", path.display())),
             Err(error) => Some(format!("{} does not tell who may use it: {error}", path.display())),
