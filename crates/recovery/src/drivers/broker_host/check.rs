@@ -134,6 +134,10 @@ pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Proble
 /// Before a takeover the storage need not be here yet; if it is, it must be the broker's.
 pub(super) fn log_dirs(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let log_dirs = &common.broker(broker)?.log_dirs;
+    // What keeps the file from being rendered is told where that is looked at.
+    if let Ok(file) = common.rendered(broker) {
+        common.voter_has_its_log(broker, &file)?;
+    }
     as_user(common.user.as_ref(), || {
         let (here, absent): (Vec<PathBuf>, Vec<PathBuf>) =
             log_dirs.iter().cloned().partition(|dir| is_attached(dir));
@@ -151,7 +155,6 @@ pub(super) fn log_dirs(common: &Common, broker: BrokerId) -> Result<Note, Proble
                 shown(&absent)
             ));
         }
-        common.voter_has_its_log(broker)?;
         let note = Note::new(parts.join("; "));
         Ok(found.values().take(1).fold(note, |note, meta| note.with("cluster.id", &meta.cluster_id)))
     })?

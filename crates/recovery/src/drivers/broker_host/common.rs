@@ -180,21 +180,25 @@ impl Common {
     pub(super) fn verify(&self, broker: BrokerId, cluster_id: Option<&str>) -> Result<Note, Problem> {
         self.refuse_if_in_use(broker)?;
         let note = verify::verify(broker, &self.broker(broker)?.log_dirs, cluster_id, self.user.as_ref())?;
-        as_user(self.user.as_ref(), || self.voter_has_its_log(broker))??;
+        self.voter_has_its_log(broker, &self.rendered(broker)?)?;
         Ok(note)
     }
 
     /// A voter of the controllers' quorum that starts without its metadata log has forgotten whom it voted
     /// for. A broker that is no controller gets that log from the controllers again.
-    pub(super) fn voter_has_its_log(&self, broker: BrokerId) -> Result<(), Problem> {
-        // What keeps the file from being rendered is told where that is looked at.
-        let Some(file) = self.rendered(broker).ok().filter(is_combined) else { return Ok(()) };
+    pub(super) fn voter_has_its_log(&self, broker: BrokerId, file: &Properties) -> Result<(), Problem> {
+        if !is_combined(file) {
+            return Ok(());
+        }
         let log_dirs = &self.broker(broker)?.log_dirs;
         let named = file.get(METADATA_LOG_DIR).filter(|dir| !dir.is_empty()).map(Path::new);
         let Some(expected) = named.or(log_dirs.first().map(PathBuf::as_path)) else { return Ok(()) };
         let has_it = |dir: &&Path| dir.join(METADATA_LOG).is_dir();
-        let elsewhere = log_dirs.iter().map(PathBuf::as_path).find(has_it);
-        match elsewhere.filter(|_| !has_it(&expected)) {
+        let elsewhere = as_user(self.user.as_ref(), || {
+            let found = log_dirs.iter().map(PathBuf::as_path).find(has_it);
+            found.filter(|_| !has_it(&expected))
+        })?;
+        match elsewhere {
             None => Ok(()),
             Some(found) => Err(Problem::Refused(format!(
                 "the metadata log of broker {broker}, which is a controller too, is in {}, and Kafka would begin a new \

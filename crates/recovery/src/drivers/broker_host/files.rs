@@ -13,9 +13,6 @@ use crate::ports::Note;
 /// What [`look`] is about: "could not …".
 pub(super) const FILES: &str = "find the files that server.properties names";
 
-/// Kafka makes these itself, or they are looked at by themselves.
-const NOT_HERE: [&str; 3] = ["log.dirs", "log.dir", "metadata.log.dir"];
-
 /// Tries each as Kafka's user, and tells every one that it would miss.
 pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let Ok(file) = common.rendered(broker) else {
@@ -43,15 +40,13 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
 /// configuration provider looks.
 fn named(file: &Properties) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
-    for (key, value) in file.iter().filter(|(key, _)| !NOT_HERE.contains(key)) {
+    for (key, value) in file.iter() {
         let value = value.trim();
-        match value.starts_with('/') {
-            true if key.ends_with("class.path") => {
-                let paths = value.split(':').map(|path| path.trim_end_matches('*'));
-                found.extend(paths.filter(|path| !path.is_empty()).map(|path| (key, path)));
-            }
-            true if is_place(key) => found.push((key, value)),
-            _ => {}
+        if value.starts_with('/') && key.ends_with("class.path") {
+            let paths = value.split(':').map(|path| path.trim_end_matches('*'));
+            found.extend(paths.filter(|path| !path.is_empty()).map(|path| (key, path)));
+        } else if value.starts_with('/') && is_place(key) {
+            found.push((key, value));
         }
         let tabs = value.split("keyTab=\"").skip(1).filter_map(|rest| rest.split('"').next());
         let provided = value.split("${").skip(1).filter_map(provided);
@@ -70,10 +65,8 @@ fn is_place(key: &str) -> bool {
 /// The path in `file:/etc/kafka/secrets.properties:key}`.
 fn provided(reference: &str) -> Option<&str> {
     let (inner, _) = reference.split_once('}')?;
-    let (_, rest) = inner.split_once(":/")?;
-    let place = rest.split(':').next().unwrap_or(rest);
-    let start = inner.len() - rest.len() - 1;
-    inner.get(start..start + 1 + place.len())
+    let path = inner.split(':').nth(1)?;
+    path.starts_with('/').then_some(path)
 }
 
 #[cfg(test)]

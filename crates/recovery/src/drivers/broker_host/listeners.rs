@@ -71,18 +71,16 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// The listeners of a template with the broker's overrides, and which of them is which.
-struct Layout<'a> {
-    broker: &'a BrokerIdentity,
+/// The two lists of a template with the broker's overrides; Kafka starts with them.
+struct Both {
     bound: Vec<Listener>,
     advertised: Vec<Listener>,
+    /// The names of the controllers' listeners.
     controllers: Vec<String>,
-    /// The one that the broker's section speaks of, as it is bound.
-    client: Listener,
 }
 
-impl<'a> Layout<'a> {
-    fn read(file: &Properties, broker: &'a BrokerIdentity) -> Result<Self, String> {
+impl Both {
+    fn read(file: &Properties) -> Result<Self, String> {
         let bound = listeners(file, BOUND)?.ok_or(
             "it has no `listeners`: add, for example, listeners=PLAINTEXT://:9092; names and protocols are \
              taken from it",
@@ -103,13 +101,27 @@ impl<'a> Layout<'a> {
         if let Some(stray) = advertised.iter().find(|a| !bound.iter().any(|b| b.is_named(&a.name))) {
             return Err(format!("advertised.listeners names `{}` and listeners does not", stray.name));
         }
-        let candidates = bound.iter().filter(|l| !is_controller(l)).collect::<Vec<_>>();
-        let client = client_listener(&candidates, &advertised, &broker.listener)?.clone();
-        Ok(Self { broker, bound, advertised, controllers, client })
+        Ok(Self { bound, advertised, controllers })
     }
 
     fn is_controller(&self, listener: &Listener) -> bool {
         self.controllers.iter().any(|name| listener.is_named(name))
+    }
+}
+
+/// Where the listeners of a template go with a broker.
+struct Layout<'a> {
+    both: Both,
+    broker: &'a BrokerIdentity,
+    /// The one that the broker's section speaks of, as it is bound.
+    client: Listener,
+}
+
+impl<'a> Layout<'a> {
+    fn of(both: Both, broker: &'a BrokerIdentity) -> Result<Self, String> {
+        let candidates = both.bound.iter().filter(|l| !both.is_controller(l)).collect::<Vec<_>>();
+        let client = client_listener(&candidates, &both.advertised, &broker.listener)?.clone();
+        Ok(Self { both, broker, client })
     }
 
     fn is_client(&self, listener: &Listener) -> bool {
@@ -118,12 +130,12 @@ impl<'a> Layout<'a> {
 
     /// Whether it goes where the broker goes. One bound to an address of its own belongs to another network.
     fn moves(&self, listener: &Listener) -> bool {
-        let Some(bound) = self.bound.iter().find(|l| l.is_named(&listener.name)) else { return false };
+        let Some(bound) = self.both.bound.iter().find(|l| l.is_named(&listener.name)) else { return false };
         if bound.is_loopback() {
             return self.is_client(bound);
         }
         let with_clients = bound.binds_everywhere() || bound.host.eq_ignore_ascii_case(&self.client.host);
-        self.is_client(bound) || self.is_controller(bound) || with_clients
+        self.is_client(bound) || self.both.is_controller(bound) || with_clients
     }
 
     /// Where it is reached after a takeover.
@@ -148,7 +160,7 @@ impl<'a> Layout<'a> {
             moved.host.clone_from(&bound.host);
         }
         // Ports that differ in the template are mapped on the way, and that stays so.
-        if self.advertised.iter().any(|l| l.is_named(&bound.name) && l.port != bound.port) {
+        if self.both.advertised.iter().any(|l| l.is_named(&bound.name) && l.port != bound.port) {
             moved.port = bound.port;
         }
         moved
@@ -159,16 +171,16 @@ impl<'a> Layout<'a> {
 /// as well. A key that the broker's overrides name is theirs.
 pub(super) fn set_listeners(file: &mut Properties, broker: &BrokerIdentity) -> Result<(), String> {
     let given = |key: &str| broker.properties.contains_key(key);
+    let both = Both::read(file)?;
     if given(BOUND) && given(ADVERTISED) {
-        // Only what cannot be read is refused.
-        return listeners(file, BOUND).and(listeners(file, ADVERTISED)).map(drop);
+        return Ok(());
     }
-    let layout = Layout::read(file, broker)?;
+    let layout = Layout::of(both, broker)?;
     if !given(ADVERTISED) {
-        file.set(ADVERTISED, &print(layout.advertised.iter().map(|l| layout.moved(l))));
+        file.set(ADVERTISED, &print(layout.both.advertised.iter().map(|l| layout.moved(l))));
     }
     if !given(BOUND) {
-        file.set(BOUND, &print(layout.bound.iter().map(|l| layout.rebound(l))));
+        file.set(BOUND, &print(layout.both.bound.iter().map(|l| layout.rebound(l))));
     }
     Ok(())
 }
@@ -177,15 +189,15 @@ pub(super) fn set_listeners(file: &mut Properties, broker: &BrokerIdentity) -> R
 /// what a takeover makes of it.
 pub(super) fn renamed(file: &Properties, broker: &BrokerIdentity) -> Vec<(Listener, Listener)> {
     let told = listeners(file, ADVERTISED).is_ok_and(|told| told.is_some());
-    let Ok(layout) = Layout::read(file, broker) else { return Vec::new() };
+    let Ok(layout) = Both::read(file).and_then(|both| Layout::of(both, broker)) else { return Vec::new() };
     if !told || broker.properties.contains_key(ADVERTISED) {
         return Vec::new();
     }
-    let of_clients = layout.advertised.iter().find(|l| layout.is_client(l)).unwrap_or(&layout.client);
+    let of_clients = layout.both.advertised.iter().find(|l| layout.is_client(l)).unwrap_or(&layout.client);
     let own = |l: &&Listener| {
-        layout.moves(l) && !layout.is_controller(l) && !l.host.eq_ignore_ascii_case(&of_clients.host)
+        layout.moves(l) && !layout.both.is_controller(l) && !l.host.eq_ignore_ascii_case(&of_clients.host)
     };
-    layout.advertised.iter().filter(own).map(|l| (l.clone(), layout.moved(l))).collect()
+    layout.both.advertised.iter().filter(own).map(|l| (l.clone(), layout.moved(l))).collect()
 }
 
 /// The listener that the broker's section speaks of. One at loopback is nobody's but this host's.

@@ -202,6 +202,16 @@ fn overrides_win() {
 }
 
 #[test]
+fn overrides_that_kafka_refuses_are_refused() {
+    let refused = |bound: &str, advertised: &str| {
+        let overrides = [(BOUND, bound), (ADVERTISED, advertised)];
+        rendered(BROKER, &broker("h:9092", &overrides)).unwrap_err()
+    };
+    assert!(refused("A://:1", "B://x:1").contains("names `B` and listeners does not"));
+    assert!(refused("", "A://x:1").contains("no `listeners`"));
+}
+
+#[test]
 fn two_kafkas_of_one_host_clash_at_one_address_and_port() {
     let clash = |a: &str, b: &str| Listener::parse(a).unwrap().clashes(&Listener::parse(b).unwrap());
     assert!(clash("A://127.0.0.1:9092", "B://127.0.0.1:9092"));
