@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fakes::ontap::{Fake, Fault, LockFace, Scheme, World};
 use ontap_client::Fingerprint;
-use ontap_client::fake::{Fake, Fault, LockFace, Scheme, World};
 use tokio::runtime::Runtime;
 use toml::{Table, Value, toml};
 

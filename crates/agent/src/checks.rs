@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use recovery::drivers::certificate::CertificateFile;
-use recovery::drivers::fence::FenceConfig;
+use drivers::certificate::CertificateFile;
+use drivers::fence::FenceConfig;
 use recovery::model::{Broker, Check, Endpoint, Verdict};
 use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use drivers::storage::probe::ProbeAct;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use recovery::drivers::storage::probe::ProbeAct;
 use tracing::level_filters::LevelFilter;
 
 pub use ontap::{BrokerOwner, Ontap, Provision, Style, Verify};

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use drivers::clients::daemon;
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, Takeover, decide_manual};
 use recovery::departure::SeenBy;
-use recovery::drivers::clients::daemon;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Evidence, Fact, LedgerStanding, Moment, PeerView, human};
 use recovery::observe::{Board, Observation, observe};

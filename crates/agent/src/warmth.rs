@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use drivers::broker_host::class_data::{ClassData, Look};
 use recovery::decide::Decision;
-use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::policy::Mode;
 use recovery::status::Status;
 use tokio::process::Command;

@@ -3,8 +3,6 @@
 mod body;
 mod client;
 mod error;
-#[cfg(feature = "fake")]
-pub mod fake;
 mod job;
 mod page;
 mod query;

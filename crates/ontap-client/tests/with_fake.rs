@@ -1,12 +1,11 @@
 //! Our client against the fake: the work that the vendor's own clients do against it too, and each of its bad
 //! days.
-#![cfg(feature = "fake")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ontap_client::fake::{Fake, Fault, World};
+use fakes::ontap::{Fake, Fault, World};
 use ontap_client::{
     Auth, Client, ConnectionQuery, Error, ExportRule, Fingerprint, FlushAnswer, InterfaceQuery, Interval,
     LockQuery, MetricsOf, MirrorQuery, NewClone, NewExportRule, NewSnapshot, NewVolume, NfsChange,
@@ -377,7 +376,7 @@ async fn who_reaches_which_volume_is_seen_in_two_requests() {
     // ONTAP 9.18 says when it has left rules out.
     fake.world(|world| {
         let cut = serde_json::json!({ "are_rules_truncated": true });
-        world.update(ontap_client::fake::Table::Policies, &[("name", "two")], cut)
+        world.update(fakes::ontap::Table::Policies, &[("name", "two")], cut)
     });
     let policies = client.export_policy_rules("svm1").await.unwrap();
     let of = |name: &str| policies.iter().find(|policy| policy.name == name).unwrap().rules.clone();

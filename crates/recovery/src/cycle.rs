@@ -146,15 +146,24 @@ impl Cycle {
         self.defend(&seen); // the world: the addresses of this host
         for broker in self.due(&seen) {
             let decision = decide(broker, &seen, &self.topology, &self.policy); // pure
-            self.tell(broker, &decision, &seen); // the world: events
-            let work = self.work(broker, &decision, &seen); // pure, but for the event that there is no plan
-            self.last.insert(broker, decision);
-            if let Some(work) = work {
-                self.launch(broker, work, now.mono); // the world: the takeover, on its own task
+            if self.act(broker, decision, &seen) {
                 seen.working.insert(broker);
             }
         }
         self.status.send_replace(self.tracker.status(&self.topology, &self.policy, &seen, &self.last));
+    }
+
+    /// Tells a decision and begins what it asks for. Whether anything was begun.
+    #[doc(hidden)]
+    pub fn act(&mut self, broker: BrokerId, decision: Decision, seen: &Observation) -> bool {
+        self.tell(broker, &decision, seen); // the world: events
+        let work = self.work(broker, &decision, seen); // pure, but for the event that there is no plan
+        self.last.insert(broker, decision);
+        let begins = work.is_some();
+        if let Some(work) = work {
+            self.launch(broker, work, seen.now.mono); // the world: the takeover, on its own task
+        }
+        begins
     }
 
     /// What a decision asks for.
@@ -420,42 +429,5 @@ async fn keep_decisions(ports: Ports, mut waiting: mpsc::Receiver<(BrokerId, Eve
             let at = ports.clock.now().wall;
             ports.events.emit(&Event { at, what, ..event });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::decide::Takeover;
-    use crate::ports::Clock;
-    use crate::testing::{BROKER, World};
-
-    #[tokio::test(start_paused = true)]
-    async fn a_decision_that_no_plan_can_be_made_for_is_told_once_and_kept() {
-        let world = World::new();
-        let (mut cycle, _) = Cycle::new(World::topology(), World::policy(), world.ports());
-        let seen = observe(&cycle.board, &cycle.topology.known, cycle.policy.stale_after, world.now());
-        let decision = Decision::SwitchOver(Takeover {
-            broker: BROKER,
-            from: "kafka-1".into(),
-            to: "standby-1".into(),
-            epoch: Epoch(0),
-            cause: Cause::Planned,
-            succeeds: None,
-            // Beside the owner, which is no switchover.
-            writers: ["kafka-1".into(), "standby-2".into()].into(),
-            fault_at: jiff::Timestamp::UNIX_EPOCH,
-            because: Vec::new(),
-            unregistered: false,
-        });
-        for _ in 0..3 {
-            assert!(cycle.work(BROKER, &decision, &seen).is_none());
-            cycle.last.insert(BROKER, decision.clone());
-        }
-        world.sleep(Duration::from_secs(1)).await;
-        let unplanned =
-            |event: &Event| matches!(&event.what, What::NotPlanned { why } if why.contains("standby-2"));
-        assert_eq!(world.truth().events.iter().filter(|event| unplanned(event)).count(), 1);
-        assert_eq!(world.truth().remembered.iter().filter(|(_, event)| unplanned(event)).count(), 1);
     }
 }

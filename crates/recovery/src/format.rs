@@ -54,7 +54,8 @@ impl NotRead {
 }
 
 /// A newer program has written what is at `place`.
-pub(crate) fn newer(place: impl Into<String>, why: impl std::fmt::Display) -> LedgerError {
+#[must_use]
+pub fn newer(place: impl Into<String>, why: impl std::fmt::Display) -> LedgerError {
     let why = format!(
         "{} was written by a newer understudy: upgrade this host, which does nothing about it until then. Do not \
          restore or move anything ({why})",

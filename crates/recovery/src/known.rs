@@ -11,14 +11,10 @@
 
 mod back;
 mod homes;
-mod local;
 mod machine;
 mod rivals;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,13 +25,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use self::back::{Newest, went_back};
-pub use self::local::{Local, random_id};
 pub use self::machine::{Machine, Met};
 use crate::event::Event;
 use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
 use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
-use crate::ports::{Cell, Clock, Ledger, LedgerError, Note, chain};
+use crate::ports::{Cell, Clock, Ledger, LedgerError, Note};
 
 /// For how long what was found is not asked for again.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
@@ -59,12 +54,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// One that no ledger has yet.
-    ///
-    /// # Errors
-    /// When the kernel gives no random id.
-    pub fn random(by: HostName, at: Timestamp) -> io::Result<Self> {
-        Ok(Self { id: random_id()?, format: 1, at, by })
+    /// One with an `id` that no ledger has yet.
+    #[must_use]
+    pub fn new(id: String, by: HostName, at: Timestamp) -> Self {
+        Self { id, format: 1, at, by }
     }
 }
 
@@ -479,10 +472,4 @@ impl Ledger for KnownLedger {
 
 fn epoch_of(newest: Option<&EpochJournal>) -> Epoch {
     newest.map_or(Epoch::default(), |journal| journal.epoch)
-}
-
-/// What is said of a local file that cannot be used.
-fn local_error(verb: &str, path: &std::path::Path, error: &io::Error) -> LedgerError {
-    let why = format!("{}; see that `agent.state_dir` is this host's own, and writable", chain(error));
-    unavailable(&format!("{verb} {}", path.display()), why)
 }

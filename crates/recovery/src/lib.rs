@@ -6,26 +6,18 @@
 //! ```
 //!
 //! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure and
-//! gets the time as data. The world is behind [`ports`]; a driver is one file in `drivers`. Without the
-//! feature of that name there is everything but the drivers, Kafka's formats and the libraries of both: what
-//! a simulation needs.
+//! gets the time as data. The world is behind [`ports`], whose drivers are crates of their own: nothing here
+//! opens a file or a connection, but for what a host remembers of its ledger ([`known::Local`]).
 
 pub mod cycle;
 pub mod decide;
 pub mod decision;
 pub mod departure;
-#[cfg(feature = "drivers")]
-pub mod drivers;
 pub mod event;
 pub mod execute;
 mod experience;
 pub mod format;
-#[cfg(all(feature = "drivers", any(test, feature = "testing")))]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod journal;
-#[cfg(feature = "drivers")]
-pub mod kafka;
 pub mod known;
 pub mod ledger_signal;
 pub mod model;
@@ -39,6 +31,4 @@ pub mod stand_down;
 pub mod status;
 mod steps;
 pub mod takeover;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod view;

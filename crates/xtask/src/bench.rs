@@ -287,7 +287,7 @@ fn ledger(brokers: u32, dir: Option<&Path>, json: &Path) -> Result<()> {
     let json = std::path::absolute(json).context("--json is not a usable path")?;
     preflight::ensure(Scope::Stories)?;
     let mut cargo = Workspace::find()?.cargo("run");
-    cargo.args(["--release", "--package", "understudy-recovery", "--features", "testing"]);
+    cargo.args(["--release", "--package", "understudy-drivers"]);
     cargo.args(["--example", "bench_ledger", "--"]).arg(brokers.to_string()).arg(json).args(dir);
     shell::run(cargo.env("UNDERSTUDY_KAFKA_HOME", kafka::ensure(&kafka::CURRENT)?))
 }
@@ -296,7 +296,7 @@ fn ontap(runs: u32, json: &Path) -> Result<()> {
     let json = std::path::absolute(json).context("--json is not a usable path")?;
     preflight::ensure(Scope::Build)?;
     let mut cargo = Workspace::find()?.cargo("run");
-    cargo.args(["--release", "--package", "understudy-recovery", "--example", "bench_ontap", "--"]);
+    cargo.args(["--release", "--package", "understudy-drivers", "--example", "bench_ontap", "--"]);
     shell::run(cargo.arg(runs.to_string()).arg(json))
 }
 

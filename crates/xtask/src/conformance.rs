@@ -59,7 +59,7 @@ pub(crate) fn run_for_test(workspace: &Workspace, tally: &mut Tally) -> Result<(
 /// Built with what the unit tests are built with, so that little is built again.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = workspace.cargo("build");
-    build.args(["--features", "ontap-client/fake", "--example", "fake_ontap"]);
+    build.args(["--package", "understudy-fakes", "--example", "fake_ontap"]);
     build.arg("--message-format=json-render-diagnostics");
     Programs { messages: shell::stdout_of(&mut build)? }.path("fake_ontap")
 }

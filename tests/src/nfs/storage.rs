@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ontap_client::fake::{Fake, Fault, LockFace, Scheme, Table, World};
+use fakes::ontap::{Fake, Fault, LockFace, Scheme, Table, World};
 use serde_json::json;
 use tokio::runtime::Runtime;
 

@@ -10,7 +10,7 @@ use e2e::history::WriteSpec;
 use e2e::kafka::{Cluster, ClusterSpec};
 use e2e::nfs::{Export, Guest, GuestAgent, GuestHome, GuestSpec, NfsBed, NfsOntap, NfsServer};
 use e2e::{Lab, eventually, standby, story};
-use ontap_client::fake::Table;
+use fakes::ontap::Table;
 use ontap_client::{Auth, Client, Fingerprint, LockQuery, Tls};
 use tokio::runtime::Runtime;
 

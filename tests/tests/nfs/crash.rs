@@ -10,7 +10,7 @@ use e2e::nfs::scenario::{NfsScenario, NfsSetup, kafkas};
 use e2e::nfs::units::AGENT;
 use e2e::scenario::PATIENCE;
 use e2e::{Lab, eventually, story};
-use ontap_client::fake::{Fault, Table};
+use fakes::ontap::{Fault, Table};
 use serde_json::json;
 
 /// What `deploy/systemd/README.md` says of the exposure of `understudy.service` where it mounts.

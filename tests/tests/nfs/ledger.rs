@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use drivers::ledger::LedgerConfig;
+use drivers::ledger::file::FileLedgerConfig;
 use e2e::nfs::{Export, GuestSpec, NfsBed};
 use e2e::{Lab, story, test_path};
-use recovery::drivers::ledger::LedgerConfig;
-use recovery::drivers::ledger::contract::{append, claim, decision, ended, started};
-use recovery::drivers::ledger::file::FileLedgerConfig;
+use fakes::ledger::contract::{append, claim, decision, ended, started};
 use recovery::journal::Entry;
 use recovery::model::BrokerId;
 use recovery::ports::{Ledger, LedgerError, chain};

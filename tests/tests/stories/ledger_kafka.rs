@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use async_trait::async_trait;
+use drivers::ledger::LedgerConfig;
 use e2e::kafka::{Cluster, ClusterSpec};
 use e2e::{Lab, eventually, story};
+use fakes::ledger::contract::{append, claim, contract, done, ended, started};
+use fakes::ledger::faults::{Rig, survives_an_outage};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{FutureProducer, FutureRecord};
-use recovery::drivers::ledger::LedgerConfig;
-use recovery::drivers::ledger::contract::{append, claim, contract, done, ended, started};
-use recovery::drivers::ledger::faults::{Rig, survives_an_outage};
 use recovery::journal::{Claim, Entry};
 use recovery::model::{BrokerId, Epoch, HostName, Succession};
 use recovery::ports::{Ledger, LedgerError, chain};

@@ -8,7 +8,7 @@ use e2e::kafka::ClusterSpec;
 use e2e::ontap::Ontap;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, LOG_DIRS, Storage, eventually, story};
-use ontap_client::fake;
+use fakes::ontap as fake;
 use serde_json::json;
 
 const RULES: &str = "/api/protocols/nfs/export-policies";

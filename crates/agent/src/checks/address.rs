@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use recovery::drivers::address::{DOES_NOT_FIT, UNANSWERED};
+use drivers::address::{DOES_NOT_FIT, UNANSWERED};
 use recovery::model::{Broker, Check};
 use recovery::ports::{Address, Note};
 use tokio::net::TcpStream;
@@ -47,9 +47,9 @@ async fn is_routed(address: &dyn Address, broker: &Broker, note: &Note) -> Optio
 mod tests {
     use std::time::Duration;
 
+    use fakes::World;
     use recovery::model::Moment;
     use recovery::ports::Clock;
-    use recovery::testing::World;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use drivers::broker_host::class_data::{ClassData, Look};
 use jiff::Timestamp;
-use recovery::drivers::broker_host::class_data::{ClassData, Look};
 use recovery::journal::{Entry, EpochJournal};
 use recovery::model::{BrokerId, Check, HostName};
 use recovery::ports::chain;
@@ -69,7 +69,6 @@ mod tests {
     use recovery::model::{Cause, Epoch, Verdict};
     use recovery::plan::Plan;
     use recovery::ports::Note;
-    use recovery::testing;
 
     use super::*;
 
@@ -79,9 +78,9 @@ mod tests {
 
     /// A world in which this host has started broker 1 twice.
     async fn world(first: &str, second: &str) -> World {
-        let fake = testing::World::new();
-        let (topology, policy, ports) = (testing::World::topology(), testing::World::policy(), fake.ports());
-        let (broker, here) = (testing::BROKER, topology.here.clone());
+        let fake = fakes::World::new();
+        let (topology, policy, ports) = (fakes::World::topology(), fakes::World::policy(), fake.ports());
+        let (broker, here) = (fakes::BROKER, topology.here.clone());
         let plan = Plan {
             broker,
             from: "kafka-1".into(),
@@ -100,7 +99,7 @@ mod tests {
             let done = Entry::Done { step: 0, direction: Direction::Forward, note };
             ports.ledger.append(broker, Epoch(1), at(second), &here, &[done]).await.unwrap();
         }
-        let logs = recovery::drivers::health_signal::kafka_logs::KafkaLogs::new([].into());
+        let logs = drivers::health_signal::kafka_logs::KafkaLogs::new([].into());
         World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() }
     }
 

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use drivers::certificate::{CertificateFile, UnknownExpiry};
+use drivers::fence::POWER;
+use drivers::health_signal::peer::Peer;
+use drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use jiff::{SignedDuration, Timestamp};
-use recovery::drivers::certificate::{CertificateFile, UnknownExpiry};
-use recovery::drivers::fence::POWER;
-use recovery::drivers::health_signal::peer::Peer;
-use recovery::drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use recovery::model::{Broker, BrokerId, Check, Endpoint, Fact, HostName, LogTail, human};
 use recovery::ports::{LedgerError, Note, StepError, Storage, chain};
 use tokio::net::TcpStream;

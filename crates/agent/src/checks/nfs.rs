@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use recovery::drivers::storage::nfs_client::NfsClient;
+use drivers::storage::nfs_client::NfsClient;
 use recovery::model::{Broker, Check, Fact, HostName, Locks, NfsClientId, human};
 use recovery::ports::Storage;
 use tokio::task::JoinSet;
@@ -141,17 +141,16 @@ pub(super) fn lease(world: &World, broker: &Broker) -> Option<Item> {
 
 #[cfg(test)]
 mod tests {
-    use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
+    use drivers::health_signal::kafka_logs::KafkaLogs;
     use recovery::model::Verdict;
-    use recovery::testing;
 
     use super::*;
 
     fn host(name: &str) -> World {
-        let mut topology = testing::World::topology();
+        let mut topology = fakes::World::topology();
         topology.here = name.into();
-        let ports = testing::World::new().ports();
-        let (logs, policy) = (KafkaLogs::new([].into()), testing::World::policy());
+        let ports = fakes::World::new().ports();
+        let (logs, policy) = (KafkaLogs::new([].into()), fakes::World::policy());
         World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() }
     }
 
@@ -197,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_tried_while_the_ledger_is_silent() {
-        let fake = testing::World::new();
+        let fake = fakes::World::new();
         let mut world = host("kafka-1");
         world.ports = fake.ports();
         fake.truth().ledger_down = true;

@@ -124,10 +124,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use fakes::World;
     use recovery::cycle::Cycle;
     use recovery::model::{BrokerId, Epoch};
     use recovery::status::{BrokerStatus, TakeoverStatus};
-    use recovery::testing::World;
     use tokio::sync::Notify;
 
     use super::*;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use drivers::clients::daemon;
 use jiff::Timestamp;
-use recovery::drivers::clients::daemon;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Cause, Epoch, EpochState, HostName, Outcome, human};
 use recovery::plan::Phase;

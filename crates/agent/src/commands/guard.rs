@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use recovery::drivers::broker_host::await_nobody;
-use recovery::drivers::clock::SystemClock;
+use drivers::broker_host::await_nobody;
+use drivers::clock::SystemClock;
 use recovery::journal::{Direction, Entry, EpochJournal, Intents};
 use recovery::known::KnownLedger;
 use recovery::model::{BrokerId, Distrust, Epoch, HostName, LedgerStanding, Orders};

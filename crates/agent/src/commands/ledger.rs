@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use drivers::machine::{Local, random_id};
 use jiff::Timestamp;
-use recovery::known::{self, HomeHolder, Identity, Local, Machine, Met, NameHolder};
+use recovery::known::{self, HomeHolder, Identity, Machine, Met, NameHolder};
 use recovery::model::{BrokerId, Epoch, HostName};
 use recovery::ports::Ledger;
 use serde::Serialize;
@@ -63,7 +64,7 @@ async fn init(global: &cli::Global, config: &Small, ledger: Arc<dyn Ledger>) -> 
         );
         return Err(Refusal::LedgerForeign.because(why).into());
     }
-    let ours = Identity::random(config.here.clone(), Timestamp::now())?;
+    let ours = Identity::new(random_id()?, config.here.clone(), Timestamp::now());
     let (identity, made) = known::init(ledger.as_ref(), &ours).await?;
     print(&Made { place, identity, made }, global.output)?;
     Ok(if made { Exit::Done } else { Exit::Held })

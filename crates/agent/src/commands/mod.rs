@@ -19,8 +19,8 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use recovery::drivers::health_signal::storage_canary;
-use recovery::drivers::storage::probe::{self, ProbeAct};
+use drivers::health_signal::storage_canary;
+use drivers::storage::probe::{self, ProbeAct};
 use recovery::model::HostName;
 use recovery::ports::EventSink;
 use serde::Serialize;

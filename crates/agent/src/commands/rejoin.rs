@@ -341,16 +341,15 @@ fn is_here(address: IpAddr) -> std::io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use recovery::drivers::health_signal::kafka_logs::KafkaLogs;
-    use recovery::testing;
+    use drivers::health_signal::kafka_logs::KafkaLogs;
 
     use super::*;
 
-    fn host(name: &str) -> (testing::World, World) {
-        let fake = testing::World::new();
-        let mut topology = testing::World::topology();
+    fn host(name: &str) -> (fakes::World, World) {
+        let fake = fakes::World::new();
+        let mut topology = fakes::World::topology();
         topology.here = name.into();
-        let policy = testing::World::policy();
+        let policy = fakes::World::policy();
         let (ports, logs) = (fake.ports(), KafkaLogs::new([].into()));
         let world = World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() };
         (fake, world)
@@ -387,7 +386,7 @@ mod tests {
         let switch = world.ports.fences[&"kafka-1".into()].clone();
         world.ports.fences.insert("standby-1".into(), switch);
         fake.truth().fenced.insert("standby-1".into());
-        fake.truth().faults.insert("withdraw_storage", testing::Fault::Refuse);
+        fake.truth().faults.insert("withdraw_storage", fakes::Fault::Refuse);
         let mut refused = report(&world);
         lift(&world, &mut refused).await;
         assert_eq!(refused.checks[0].refused, Some(Refusal::StillWriter), "{refused}");
@@ -401,7 +400,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_is_told_of_a_fence_that_stays() {
         let (fake, world) = host("kafka-1");
-        fake.truth().faults.insert("lift", testing::Fault::Refuse);
+        fake.truth().faults.insert("lift", fakes::Fault::Refuse);
         let mut report = report(&world);
         lift(&world, &mut report).await;
         assert_eq!(report.checks[0].refused, Some(Refusal::FenceStays), "{report}");

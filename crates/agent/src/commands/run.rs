@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use drivers::clients::follow::follow;
 use recovery::cycle::Cycle;
-use recovery::drivers::clients::follow::follow;
 use recovery::ports::HealthSignal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

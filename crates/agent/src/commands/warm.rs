@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use recovery::drivers::broker_host::class_data::{Look, Made};
+use drivers::broker_host::class_data::{Look, Made};
 use recovery::model::BrokerId;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};

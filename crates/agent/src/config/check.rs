@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use recovery::drivers::address::AddressConfig;
-use recovery::drivers::broker_host::BrokerHostConfig;
-use recovery::drivers::cluster::kafka::ClusterConfig;
-use recovery::drivers::fence::FenceConfig;
-use recovery::drivers::health_signal::kafka_probe;
-use recovery::drivers::ledger::LedgerConfig;
-use recovery::drivers::storage::StorageConfig;
+use drivers::address::AddressConfig;
+use drivers::broker_host::BrokerHostConfig;
+use drivers::cluster::kafka::ClusterConfig;
+use drivers::fence::FenceConfig;
+use drivers::health_signal::kafka_probe;
+use drivers::ledger::LedgerConfig;
+use drivers::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use recovery::drivers::fence::{FenceConfig, OntapExportConfig, OntapGrantConfig};
+use drivers::fence::{FenceConfig, OntapExportConfig, OntapGrantConfig};
 use recovery::model::{BrokerId, HostName};
 
 use super::BrokerConfig;

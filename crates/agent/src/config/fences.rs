@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use recovery::drivers::fence::FenceConfig;
-use recovery::drivers::health_signal::peer::PeerConfig;
+use drivers::fence::FenceConfig;
+use drivers::health_signal::peer::PeerConfig;
 use recovery::model::HostName;
 use recovery::policy::Mode;
 

@@ -16,16 +16,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use recovery::drivers::address::AddressConfig;
-use recovery::drivers::broker_host::class_data::ClassData;
-use recovery::drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
-use recovery::drivers::cluster::kafka::ClusterConfig;
-use recovery::drivers::fence::FenceConfig;
-use recovery::drivers::health_signal::ontap_clients::OntapClientsConfig;
-use recovery::drivers::health_signal::peer::PeerConfig;
-use recovery::drivers::health_signal::storage_canary::CanaryConfig;
-use recovery::drivers::ledger::LedgerConfig;
-use recovery::drivers::storage::StorageConfig;
+use drivers::address::AddressConfig;
+use drivers::broker_host::class_data::ClassData;
+use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
+use drivers::cluster::kafka::ClusterConfig;
+use drivers::fence::FenceConfig;
+use drivers::health_signal::ontap_clients::OntapClientsConfig;
+use drivers::health_signal::peer::PeerConfig;
+use drivers::health_signal::storage_canary::CanaryConfig;
+use drivers::ledger::LedgerConfig;
+use drivers::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use recovery::drivers::health_signal::ontap_clients::OntapClientsConfig;
-use recovery::drivers::health_signal::peer::PeerConfig;
-use recovery::drivers::health_signal::storage_canary::CanaryConfig;
+use drivers::health_signal::ontap_clients::OntapClientsConfig;
+use drivers::health_signal::peer::PeerConfig;
+use drivers::health_signal::storage_canary::CanaryConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
 

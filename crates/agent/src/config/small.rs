@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use recovery::drivers::ledger::LedgerConfig;
-use recovery::known::{Local, Member};
+use drivers::ledger::LedgerConfig;
+use drivers::machine::Local;
+use recovery::known::Member;
 use recovery::model::{BrokerId, HostName};
 
 use super::document::Document;

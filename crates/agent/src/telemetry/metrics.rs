@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use drivers::broker_host::class_data::Look;
 use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -15,7 +16,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use recovery::decide::{Decision, HoldReason};
-use recovery::drivers::broker_host::class_data::Look;
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Outcome};
 use recovery::plan::Phase;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use recovery::drivers::clock::SystemClock;
-use recovery::drivers::health_signal::storage_canary::{CanaryConfig, StorageCanary};
+use drivers::clock::SystemClock;
+use drivers::health_signal::storage_canary::{CanaryConfig, StorageCanary};
 use recovery::model::{BrokerId, CanaryOutcome, Fact};
 use recovery::ports::HealthSignal;
 use rustix::process::{Pid, Signal, kill_process};

@@ -136,7 +136,8 @@ pub(crate) fn said(output: Output) -> Said {
 /// Gives a directory the identity of a ledger.
 pub(crate) fn initialise(dir: &Path) {
     let ledger = ledger(dir);
-    let ours = known::Identity::random("kafka-1".into(), Timestamp::now()).unwrap();
+    let ours =
+        known::Identity::new(drivers::machine::random_id().unwrap(), "kafka-1".into(), Timestamp::now());
     let made = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(known::init(&*ledger, &ours)).unwrap()
@@ -148,7 +149,7 @@ pub(crate) fn initialise(dir: &Path) {
 pub(crate) fn ledger(dir: &Path) -> std::sync::Arc<dyn Ledger> {
     // A busy test machine is no dead storage.
     let config = serde_json::json!({ "driver": "file", "dir": dir, "timeout": "60s" });
-    let config: recovery::drivers::ledger::LedgerConfig = serde_json::from_value(config).unwrap();
+    let config: drivers::ledger::LedgerConfig = serde_json::from_value(config).unwrap();
     config.open().unwrap()
 }
 

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use drivers::clients::own::OwnClients;
+use fakes::World;
 use jiff::{SignedDuration, Timestamp};
 use recovery::cycle::Cycle;
-use recovery::drivers::clients::own::OwnClients;
 use recovery::status::Status;
-use recovery::testing::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use recovery::drivers::storage::StorageConfig;
+use drivers::storage::StorageConfig;
 use recovery::model::BrokerId;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_understudy");

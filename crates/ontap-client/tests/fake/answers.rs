@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ontap_client::fake::{Fake, Fault, Table, World};
+use fakes::ontap::{Fake, Fault, Table, World};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 

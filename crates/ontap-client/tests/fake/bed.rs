@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ontap_client::fake::{ClientCertificate, Fake, World};
+use fakes::ontap::{ClientCertificate, Fake, World};
 use reqwest::{Client, Method, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

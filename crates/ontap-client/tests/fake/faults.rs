@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ontap_client::fake::{Access, Fault};
+use fakes::ontap::{Access, Fault};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, NEW, OLD, RULE, code};

@@ -1,6 +1,5 @@
 //! The fake keeps its promises: what each fault does, how pages go, who is let in when, and what jobs come
 //! to.
-#![cfg(feature = "fake")]
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod answers;

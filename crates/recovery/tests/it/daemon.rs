@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fakes::{BROKER, Crash, Fault, World};
 use recovery::cycle::Cycle;
-use recovery::decide::{Decision, HoldReason};
+use recovery::decide::{Decision, HoldReason, Takeover};
 use recovery::event::What;
 use recovery::model::{
-    BrokerId, Check, Checked, Epoch, Evidence, Fact, HostName, Outcome, Topology, Verdict,
+    BrokerId, Cause, Check, Checked, Epoch, Evidence, Fact, HostName, Outcome, Topology, Verdict,
 };
+use recovery::observe::{Board, observe};
 use recovery::policy::Mode;
 use recovery::ports::{Clock, HealthSignal, Ledger};
 use recovery::status::Status;
-use recovery::testing::{BROKER, Crash, Fault, World};
 use tokio::sync::{oneshot, watch};
 
 /// A daemon that runs until it is dropped.
@@ -411,4 +412,32 @@ async fn a_host_that_was_fenced_is_told_at_once_that_it_has_not_rejoined() {
     let _back = start_on(&world, Mode::Observe, topology);
     pass(&world, 30).await;
     assert_eq!(told(&world), [("kafka-1".to_owned(), Some(BROKER), Some(Epoch(1)))], "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_no_plan_can_be_made_for_is_told_once_and_kept() {
+    let world = World::new();
+    let (mut cycle, _) = Cycle::new(World::topology(), World::policy(), world.ports());
+    let (topology, stale_after) = (World::topology(), World::policy().stale_after);
+    let seen = observe(&Board::default(), &topology.known, stale_after, world.now());
+    let decision = Decision::SwitchOver(Takeover {
+        broker: BROKER,
+        from: "kafka-1".into(),
+        to: "standby-1".into(),
+        epoch: Epoch(0),
+        cause: Cause::Planned,
+        succeeds: None,
+        // Beside the owner, which is no switchover.
+        writers: ["kafka-1".into(), "standby-2".into()].into(),
+        fault_at: jiff::Timestamp::UNIX_EPOCH,
+        because: Vec::new(),
+        unregistered: false,
+    });
+    for _ in 0..3 {
+        assert!(!cycle.act(BROKER, decision.clone(), &seen));
+    }
+    world.sleep(Duration::from_secs(1)).await;
+    let unplanned = |event: &recovery::event::Event| matches!(&event.what, What::NotPlanned { why } if why.contains("standby-2"));
+    assert_eq!(world.truth().events.iter().filter(|event| unplanned(event)).count(), 1);
+    assert_eq!(world.truth().remembered.iter().filter(|(_, event)| unplanned(event)).count(), 1);
 }

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
+use fakes::{BROKER, World};
 use recovery::journal::EpochJournal;
 use recovery::model::{Cause, LedgerStanding, Locks};
 use recovery::observe::{Board, observe};
 use recovery::plan::{Plan, plan};
 use recovery::ports::{Clock, HealthSignal, Ledger};
 use recovery::takeover::take_over;
-use recovery::testing::{BROKER, World};
 
 /// The plan the standby makes three seconds after the broker's host died.
 pub(crate) async fn dead_broker(world: &World) -> Plan {

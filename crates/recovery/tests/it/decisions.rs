@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fakes::{BROKER, World};
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
@@ -12,7 +13,6 @@ use recovery::model::{
     QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
-use recovery::testing::{BROKER, World};
 
 const ALL: [i32; 5] = [1, 2, 3, 4, 5];
 const OTHER: BrokerId = BrokerId(2);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::dead::{dead_broker, ended_by_itself, journal, promises_hold, standing};
+use fakes::{BROKER, Crash, Fault, World};
 use recovery::journal::Entry;
 use recovery::model::{Cause, HostName, Outcome};
 use recovery::plan::{Phase, Plan, Stage, Step};
 use recovery::ports::{Clock, Ledger};
 use recovery::progress::phases;
 use recovery::takeover::{TakeoverError, resume, take_over};
-use recovery::testing::{BROKER, Crash, Fault, World};
 
 const HERE: &str = "standby-1";
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::dead::{dead_broker, journal, promises_hold, standing};
+use fakes::{BROKER, Crash, World};
 use recovery::journal::{Entry, Intents, Record};
 use recovery::model::{Cause, EpochState, Moment, Outcome};
 use recovery::plan::Phase;
 use recovery::ports::Clock;
 use recovery::progress::{Progress, phases};
 use recovery::takeover::{TakeoverError, resume, take_over, withdraw};
-use recovery::testing::{BROKER, Crash, World};
 
 const HERE: &str = "standby-1";
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::dead::{dead_broker_with, ended_by_itself, journal, promises_hold};
+use fakes::{Fault, World};
 use recovery::event::What;
 use recovery::model::{Cause, Grace, Locks, Outcome};
 use recovery::takeover::take_over;
-use recovery::testing::{Fault, World};
 
 fn waits(world: &World) -> Vec<String> {
     let events = world.truth().events.clone();

@@ -1,4 +1,4 @@
-//! The core and its drivers from outside, a subject a module. The model is a binary of its own (`protocol`).
+//! The core from outside, a subject a module. The model is a binary of its own (`protocol`).
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say why")]
 
@@ -9,6 +9,8 @@ mod decisions;
 mod execution;
 mod freshness;
 mod held_locks;
+mod journal;
+mod ledger_signal;
 mod outlived;
 mod prediction;
 mod properties;
@@ -17,3 +19,4 @@ mod runbooks;
 mod stand_down;
 mod standing;
 mod transcripts;
+mod view;

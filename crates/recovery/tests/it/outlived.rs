@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::dead::{dead_broker, promises_hold, standing};
+use fakes::{BROKER, Fault, World};
 use recovery::model::{Cause, Moment, Outcome, Topology};
 use recovery::observe::{Board, observe};
 use recovery::plan::Plan;
 use recovery::ports::Clock;
 use recovery::takeover::take_over;
-use recovery::testing::{BROKER, Fault, World};
 
 /// As `dead_broker`, of a host that lives on behind a fence of its storage and answers for the address until
 /// `answers` from now.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use fakes::{BROKER, World};
 use jiff::{SignedDuration, Timestamp};
 use recovery::decision::Takeover;
 use recovery::model::{
@@ -11,7 +12,6 @@ use recovery::model::{
 };
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
-use recovery::testing::{BROKER, World};
 
 const OTHER: BrokerId = BrokerId(2);
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fakes::{BROKER, World};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use recovery::decide::{Decision, HoldReason, decide, decide_manual};
@@ -20,7 +21,6 @@ use recovery::plan::{Phase, Plan, Step, plan};
 use recovery::policy::{Mode, Policy};
 use recovery::ports::Note;
 use recovery::progress::{Next, Progress};
-use recovery::testing::{BROKER, World};
 
 /// The moment of every observation.
 const NOW: Moment = Moment(Duration::from_secs(1000));

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::dead::{dead_broker, journal, standing};
+use fakes::{BROKER, Crash, Fault, World};
 use recovery::event::What;
 use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
 use recovery::model::{Cause, HostName, LedgerStanding, Moment, Outcome, Succession};
 use recovery::ports::{Clock, Ledger};
 use recovery::takeover::{resume, take_over};
-use recovery::testing::{BROKER, Crash, Fault, World};
 
 const HERE: &str = "standby-1";
 /// As in the policy of these tests.

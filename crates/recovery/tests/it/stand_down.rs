@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use recovery::drivers::ledger::contract::{claim, done, started};
+use fakes::ledger::contract::{claim, done, started};
+use fakes::{BROKER, World};
 use recovery::event::What;
 use recovery::journal::{Claim, Entry};
 use recovery::model::{Epoch, HostName, Instruction, Order, Outcome};
 use recovery::plan::{Phase, Stage, Step};
 use recovery::ports::{Clock, Ledger};
 use recovery::stand_down::stand_down;
-use recovery::testing::{BROKER, World};
 
 /// Places in the plan below.
 const FENCE: usize = 0;

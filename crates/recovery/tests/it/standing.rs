@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use recovery::drivers::ledger::contract::{claim, done, started};
+use fakes::ledger::contract::{claim, done, started};
 use recovery::journal::{Claim, Entry, EpochJournal, Record};
 use recovery::model::{
     Acked, BrokerId, Cause, Epoch, EpochState, HostName, Instruction, LedgerStanding, Order, Orders, Outcome,

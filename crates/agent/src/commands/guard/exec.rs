@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::exit;
 use std::time::Duration;
 
-use recovery::drivers::broker_host::{Meant, Right, RightError};
+use drivers::broker_host::{Meant, Right, RightError};
 use recovery::model::BrokerId;
 
 use crate::UsageError;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use drivers::fence::OntapConfig;
 use ontap_client::{
     ActiveConnection, Aggregate, Client, ConnectionQuery, Error, Interface, InterfaceQuery, NfsService,
     PolicyRules, Version, Visibility, Volume, VolumeQuery,
 };
-use recovery::drivers::fence::OntapConfig;
 use recovery::ports::chain;
 
 /// How long one call may take, with its repetitions and pages: ONTAP itself ends a read after 15 s.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use recovery::drivers::fence::{FenceConfig, OntapConfig};
+use drivers::fence::{FenceConfig, OntapConfig};
 
 use super::sites::sites;
 use crate::UsageError;

@@ -1,7 +1,7 @@
 //! Which volumes the commands are about: those of every broker's `[broker.storage.grant]`.
 
-use recovery::drivers::fence::OntapConfig;
-use recovery::drivers::storage::{MountConfig, StorageConfig};
+use drivers::fence::OntapConfig;
+use drivers::storage::{MountConfig, StorageConfig};
 use recovery::model::BrokerId;
 
 use crate::config::Config;

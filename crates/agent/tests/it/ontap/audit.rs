@@ -1,6 +1,6 @@
 //! `ontap audit`.
 
-use ontap_client::fake::{Fault, Table, World};
+use fakes::ontap::{Fault, Table, World};
 use serde_json::json;
 
 use super::bed::{Bed, good_world, odd};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use fakes::ontap::{Fake, Table, World};
 use ontap_client::Fingerprint;
-use ontap_client::fake::{Fake, Table, World};
 use serde_json::{Value, json};
 
 use crate::common::{Said, Site, said};

@@ -1,6 +1,6 @@
 //! `ontap efficiency`.
 
-use ontap_client::fake::Fault;
+use fakes::ontap::Fault;
 
 use super::bed::{Bed, good_world};
 

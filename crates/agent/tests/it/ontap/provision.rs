@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ontap_client::fake::{Fault, Table, World};
+use fakes::ontap::{Fault, Table, World};
 use serde_json::{Value, json};
 
 use super::bed::{Bed, good_world};

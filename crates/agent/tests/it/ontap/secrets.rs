@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use ontap_client::fake::Fault;
+use fakes::ontap::Fault;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

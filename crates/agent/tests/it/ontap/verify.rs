@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use ontap_client::fake::Table;
+use fakes::ontap::Table;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::bed::{Bed, good_world};

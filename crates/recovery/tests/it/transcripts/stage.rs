@@ -7,6 +7,7 @@ use std::str::SplitWhitespace;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fakes::World;
 use jiff::Timestamp;
 use recovery::decide::{Decision, decide};
 use recovery::model::{
@@ -18,7 +19,6 @@ use recovery::model::{
 use recovery::observe::{Board, observe};
 use recovery::plan::plan;
 use recovery::policy::{Mode, Policy};
-use recovery::testing::World;
 
 const STEP: Duration = Duration::from_millis(250);
 

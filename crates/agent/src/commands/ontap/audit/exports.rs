@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use drivers::fence::{is_mark, single_address};
 use ontap_client::{ExportRule, Volume};
-use recovery::drivers::fence::{is_mark, single_address};
 
 use super::super::facts::Facts;
 use super::super::sites::Guarded;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use drivers::storage::MountConfig;
 use ontap_client::{Interface, LinkState};
-use recovery::drivers::storage::MountConfig;
 
 use super::super::facts::Facts;
 use super::super::sites::{Guarded, Site};

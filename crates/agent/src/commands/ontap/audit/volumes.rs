@@ -1,7 +1,7 @@
 //! What is asked of each volume by itself.
 
+use drivers::storage::MountConfig;
 use ontap_client::{Volume, VolumeState};
-use recovery::drivers::storage::MountConfig;
 
 use super::super::facts::Facts;
 use super::super::sites::Guarded;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use drivers::fence::{is_mark, single_address};
 use ontap_client::{ExportRule, PolicyRules, Volume};
-use recovery::drivers::fence::{is_mark, single_address};
 
 use super::super::audit::unfit;
 use super::act::Act;

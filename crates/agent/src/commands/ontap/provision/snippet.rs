@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use drivers::fence::OntapConfig;
 use ontap_client::{Aggregate, Interface, LinkState};
-use recovery::drivers::fence::OntapConfig;
 
 use super::super::facts::Facts;
 use super::plan::aggregates_of;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::Parser;
+use drivers::fence::OntapConfig;
+use drivers::storage::StorageConfig;
 use ontap_client::{PolicyRules, Version, Volume};
-use recovery::drivers::fence::OntapConfig;
-use recovery::drivers::storage::StorageConfig;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

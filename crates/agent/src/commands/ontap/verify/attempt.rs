@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use drivers::fence::{OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, is_mark, serving_nodes};
 use ontap_client::{Client, FlushAnswer, Lock, LockQuery, Polarity};
-use recovery::drivers::fence::{
-    OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, is_mark, serving_nodes,
-};
 use recovery::model::{Epoch, HostName};
 use recovery::ports::{Fence, Note, chain};
 use tokio::time::{Instant, sleep};

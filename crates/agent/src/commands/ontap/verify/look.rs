@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use drivers::fence::{ServingNodes, serving_nodes};
 use ontap_client::{Client, Lock, LockQuery, NfsClient, NfsClientQuery, Qtree, Visibility, is_constituent};
-use recovery::drivers::fence::{ServingNodes, serving_nodes};
 use recovery::ports::chain;
 
 use super::NOBODY;

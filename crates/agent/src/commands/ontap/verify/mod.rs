@@ -17,8 +17,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::Context;
+use drivers::fence::OntapConfig;
 use ontap_client::{Client, Error};
-use recovery::drivers::fence::OntapConfig;
 use recovery::ports::chain;
 
 use super::super::agreed;

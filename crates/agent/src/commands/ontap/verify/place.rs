@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use drivers::fence::{FenceConfig, OntapConfig};
 use hyper::Uri;
-use recovery::drivers::fence::{FenceConfig, OntapConfig};
 
 use crate::UsageError;
 use crate::cli::Verify;

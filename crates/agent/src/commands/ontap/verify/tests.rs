@@ -6,8 +6,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fakes::ontap::{Fake, Fault, LockFace, Table, World};
 use ontap_client::Fingerprint;
-use ontap_client::fake::{Fake, Fault, LockFace, Table, World};
 use rustix::io::Errno;
 use serde_json::json;
 use tempfile::NamedTempFile;

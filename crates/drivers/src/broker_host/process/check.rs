@@ -1,0 +1,143 @@
+//! What would keep Kafka from starting here, found before it is needed.
+
+use std::path::{Path, PathBuf};
+
+use super::super::problem::Problem;
+use super::super::user::as_user;
+use super::super::{BROKER, advertise, bind, check, files, ports, scripts};
+use super::launch::{PLACEHOLDER, find_in_path, is_executable};
+use super::{Inner, ProcessConfig, foreign};
+use recovery::model::BrokerId;
+use recovery::ports::Note;
+
+/// What is wrong with what only this driver has in its section.
+pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
+    let mut problems = Vec::new();
+    match config.command.split_first() {
+        None => problems.push("broker_host.command: is empty; name the program that starts Kafka".to_owned()),
+        Some((program, arguments)) => {
+            if !Path::new(program).is_absolute() {
+                problems.push(format!("broker_host.command: `{program}` must be an absolute path"));
+            }
+            if !arguments.iter().any(|argument| argument.contains(PLACEHOLDER)) {
+                problems.push(format!(
+                    "broker_host.command: no argument contains {PLACEHOLDER}, so Kafka would not get its rendered \
+                     configuration"
+                ));
+            }
+        }
+    }
+    if let Some(program) = config.stop_command.first().filter(|program| !Path::new(program).is_absolute()) {
+        problems.push(format!("broker_host.stop_command: `{program}` must be an absolute path"));
+    }
+    let which = config.stop_command.iter().any(|argument| argument.contains(BROKER));
+    if !config.stop_command.is_empty() && brokers > 1 && !which {
+        problems.push(format!(
+            "broker_host.stop_command: no argument contains {BROKER}, so it would stop the same Kafka for each of the \
+             {brokers} brokers"
+        ));
+    }
+    problems
+}
+
+type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
+
+/// Every look, with what it is about: "could not …".
+pub(super) fn looks(inner: &Inner) -> Vec<(&'static str, Check)> {
+    let mut looks: Vec<(&str, Check)> = LOOKS.to_vec();
+    if inner.common.at_once > 1 {
+        looks.insert(0, (check::PORTS, ports));
+    }
+    if !inner.stop_command.is_empty() {
+        looks.insert(0, ("stop the one Kafka", stop_command));
+    }
+    looks
+}
+
+const LOOKS: [(&str, Check); 9] = [
+    ("find the Kafka command", command),
+    ("find Java for the Kafka", java),
+    (check::TEMPLATE, |inner, broker| check::template(&inner.common, broker)),
+    (check::LOG_DIRS, |inner, broker| check::log_dirs(&inner.common, broker)),
+    (check::STATE_DIR, |inner, broker| check::state_dir(&inner.common, broker)),
+    (bind::BIND, |inner, broker| bind::look(&inner.common, broker)),
+    (advertise::ADVERTISED, |inner, broker| advertise::look(&inner.common, broker)),
+    (files::FILES, |inner, broker| files::look(&inner.common, broker)),
+    (check::RIGHT, |inner, broker| check::right(&inner.common, broker)),
+];
+
+fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
+    if let Some(does) = scripts::leaves_kafka(&inner.launch.command) {
+        let what = if does.contains("-daemon") { "`-daemon`" } else { "`&`" };
+        return Err(Problem::Refused(format!(
+            "broker_host.command {does}, so that the agent takes it for a Kafka that ended: leave {what} out. What it starts \
+             outlives it as it is"
+        )));
+    }
+    let program = inner.launch.command.first().cloned().unwrap_or_default();
+    if as_user(inner.common.user.as_ref(), || is_executable(Path::new(&program)))? {
+        return Ok(Note::new(format!("{program} is there and can be executed")));
+    }
+    Err(Problem::Refused(format!(
+        "{program} is not there or cannot be executed by Kafka's user: install Kafka, or correct \
+         broker_host.command"
+    )))
+}
+
+fn ports(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {
+    let of = |broker| ports::named(&inner.common.environment(broker), &inner.launch.command);
+    let own = of(broker);
+    let told = inner.common.beside(broker).find_map(|other| ports::shared(&own, (other, &of(other))));
+    let remedy = "Let {broker} be part of it in [broker_host.environment], as in JMX_PORT = \"999{broker}\"";
+    Ok(check::ports(told, remedy))
+}
+
+fn stop_command(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {
+    let words = foreign::for_broker(&inner.stop_command, broker);
+    let at_once = inner.common.at_once;
+    let Some(does) = scripts::ends_others(&words, broker, at_once) else {
+        return Ok(Note::new("broker_host.stop_command runs no script that ends every Kafka of this host"));
+    };
+    let told = format!(
+        "broker_host.stop_command {does}: name a command that stops the Kafka of broker {broker} alone. {}",
+        check::stop_by_id(broker)
+    );
+    check::ends_others(&told, at_once).map_err(Problem::Refused)
+}
+
+/// What was seen of the command counts; else `kafka-run-class.sh` takes Java from `JAVA_HOME`, or from `PATH`.
+fn java(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
+    let program = inner.launch.command.first().map(PathBuf::from).unwrap_or_default();
+    if program.file_name().is_some_and(|name| name == "java") {
+        return Ok(Note::new("Kafka's command is Java itself"));
+    }
+    if let Some(java) = inner.shelf.java() {
+        return Ok(Note::new(format!("Kafka's command starts {}", java.display())));
+    }
+    let environment = inner.launch.environment(inner.common.user.as_ref());
+    let variable = |name: &str| environment.get(std::ffi::OsStr::new(name)).cloned().unwrap_or_default();
+    let home = variable("JAVA_HOME");
+    let java = as_user(inner.common.user.as_ref(), || {
+        if home.is_empty() {
+            find_in_path("java", &variable("PATH"))
+        } else {
+            Some(Path::new(&home).join("bin/java")).filter(|java| is_executable(java))
+        }
+    })?;
+    match java {
+        Some(java) => Ok(Note::new(format!(
+            "Java is {} by {}, if {} does not choose another one",
+            java.display(),
+            if home.is_empty() { "PATH" } else { "JAVA_HOME" },
+            program.display()
+        ))),
+        None if home.is_empty() => Err(Problem::Refused(
+            "there is no `java` in PATH: install a JRE, or set JAVA_HOME in [broker_host.environment]".into(),
+        )),
+        None => Err(Problem::Refused(format!(
+            "JAVA_HOME is {}, and bin/java is not there or cannot be executed: correct it in \
+             [broker_host.environment]",
+            home.display()
+        ))),
+    }
+}

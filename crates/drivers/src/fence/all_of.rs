@@ -1,0 +1,229 @@
+//! `all_of`: several devices that are one fence, such as the outlets of a host with two power supplies.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::FenceConfig;
+use super::device::{Device, POWER};
+use super::exec::ExecConfig;
+use super::fence_agent::FenceAgentConfig;
+use recovery::model::{Epoch, HostName};
+use recovery::ports::{Fence, Note, Proof, StepError, chain};
+
+/// Several devices, each with the settings that it has as a fence of its own.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AllOfConfig {
+    /// The devices, two or more.
+    pub device: Vec<DeviceConfig>,
+}
+
+/// One device of several.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum DeviceConfig {
+    /// A Pacemaker fence agent.
+    FenceAgent(FenceAgentConfig),
+    /// A program of the site's own.
+    Exec(ExecConfig),
+}
+
+impl DeviceConfig {
+    fn build(self) -> Result<Device, Vec<String>> {
+        match self {
+            Self::FenceAgent(config) => config.build(),
+            Self::Exec(config) => config.build(),
+        }
+    }
+}
+
+impl AllOfConfig {
+    /// The driver, ready to use.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<AllOf, Vec<String>> {
+        let mut problems = Vec::new();
+        if self.device.len() < 2 {
+            problems.push("device: all of one device, or none, is no fence of several; add another, or make it a fence \
+                           of its own".to_owned());
+        }
+        let mut devices = Vec::new();
+        for (index, device) in self.device.into_iter().enumerate() {
+            match device.build() {
+                Ok(device) => devices.push(device),
+                Err(found) => problems.extend(found.into_iter().map(|why| format!("device[{index}].{why}"))),
+            }
+        }
+        if problems.is_empty() { Ok(AllOf { devices }) } else { Err(problems) }
+    }
+
+    /// The devices as fences of their own.
+    pub(super) fn devices(&self) -> impl Iterator<Item = FenceConfig> {
+        self.device.iter().cloned().map(|device| match device {
+            DeviceConfig::FenceAgent(config) => FenceConfig::FenceAgent(config),
+            DeviceConfig::Exec(config) => FenceConfig::Exec(config),
+        })
+    }
+
+    pub(super) fn ask_themselves(&mut self) {
+        for device in &mut self.device {
+            if let DeviceConfig::FenceAgent(config) = device {
+                config.ask_itself();
+            }
+        }
+    }
+}
+
+/// Devices that must all be proven.
+#[derive(Debug)]
+pub struct AllOf {
+    devices: Vec<Device>,
+}
+
+impl AllOf {
+    fn label(&self, index: usize) -> String {
+        format!(
+            "{} ({} of {} that must all be off)",
+            self.devices[index].name(),
+            index + 1,
+            self.devices.len()
+        )
+    }
+
+    /// What all devices said; or what those did that failed.
+    fn all<T>(
+        &self,
+        action: &str,
+        answers: Vec<Result<T, StepError>>,
+        note: fn(T) -> Note,
+    ) -> Result<Note, StepError> {
+        let (mut said, mut failed, mut details) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(answer) => {
+                    let Note { text, details: more } = note(answer);
+                    said.push(text);
+                    details.extend(
+                        more.into_iter().map(|(name, value)| (format!("{name}_{}", index + 1), value)),
+                    );
+                }
+                Err(error) => failed.push(format!("{}: {}", self.label(index), chain(&error))),
+            }
+        }
+        if failed.is_empty() {
+            return Ok(Note { text: said.join("; "), details });
+        }
+        let why = format!("{}. The others alone are no fence", failed.join("; "));
+        Err(StepError::Refused { driver: "all_of", action: action.to_owned(), why })
+    }
+}
+
+#[async_trait]
+impl Fence for AllOf {
+    fn name(&self) -> &'static str {
+        "all_of"
+    }
+
+    async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        let answers = join_all(self.devices.iter().map(|device| device.fence(host, epoch))).await;
+        self.all(&format!("turn {host} off"), answers, |note| note)
+    }
+
+    async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError> {
+        let answers = join_all(self.devices.iter().map(|device| device.prove(host, epoch))).await;
+        let note = self.all(&format!("prove that {host} is off"), answers, |proof| proof.note)?;
+        Ok(Proof { host: host.clone(), by: self.name().to_owned(), note })
+    }
+
+    async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
+        let answers = join_all(self.devices.iter().map(|device| device.lift(host))).await;
+        self.all(&format!("turn {host} on"), answers, |note| note)
+    }
+
+    async fn check(&self, host: &HostName) -> Result<Note, StepError> {
+        let answers = join_all(self.devices.iter().map(|device| device.check(host))).await;
+        let off = |note: &Note| note.details.get(POWER).is_some_and(|power| power == "off");
+        let n_off = answers.iter().filter(|answer| answer.as_ref().is_ok_and(off)).count();
+        let (all, action) = (answers.len(), format!("ask for the power state of {host}"));
+        let note = self.all(&action, answers, |note| note)?;
+        if n_off > 0 && n_off < all {
+            let why = format!("{n_off} of {all} devices say off, the others on: {}", note.text);
+            return Err(StepError::Refused { driver: "all_of", action, why });
+        }
+        Ok(note.with(POWER, if n_off == all { "off" } else { "on" }))
+    }
+
+    async fn has_power(&self, host: &HostName) -> Option<bool> {
+        let read = join_all(self.devices.iter().map(|device| device.has_power(host))).await;
+        match read.contains(&Some(true)) {
+            true => Some(true),
+            false => read.iter().all(|power| *power == Some(false)).then_some(false),
+        }
+    }
+
+    fn leaves_running(&self) -> bool {
+        self.devices.iter().any(Device::leaves_running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Two outlets of one host, whose states are files.
+    fn outlets(dir: &Path, second: &str) -> AllOf {
+        let device = |outlet: &str, script: &str| {
+            format!(
+                "[[device]]\ndriver = \"exec\"\ntimeout = \"2s\"\ncommand = [\"/bin/sh\", \"-c\", '''\n\
+                 cd {}; a=$(sed -n s/^action=//p); {script}\ncase $a in off) touch {outlet}; exit 0;; status) \
+                 [ -e {outlet} ] && {{ echo off; exit 2; }}; echo on; exit 0;; esac; exit 1''']\n",
+                dir.display()
+            )
+        };
+        let text = format!("{}{}", device("a", ""), device("b", second));
+        toml::from_str::<AllOfConfig>(&text).unwrap().build().unwrap()
+    }
+
+    fn host() -> HostName {
+        HostName::from("kafka-1")
+    }
+
+    #[tokio::test]
+    async fn every_outlet_is_switched_off_and_proven() {
+        let dir = tempfile::tempdir().unwrap();
+        let fence = outlets(dir.path(), "");
+        assert!(fence.prove(&host(), Epoch(1)).await.is_err(), "both are on");
+        fence.fence(&host(), Epoch(1)).await.unwrap();
+        assert!(dir.path().join("a").exists() && dir.path().join("b").exists());
+        let proof = fence.prove(&host(), Epoch(1)).await.unwrap();
+        assert_eq!(proof.by, "all_of");
+    }
+
+    #[tokio::test]
+    async fn one_outlet_of_two_is_no_proof() {
+        let dir = tempfile::tempdir().unwrap();
+        let fence = outlets(dir.path(), "[ $a = off ] && exit 1");
+        let error = fence.fence(&host(), Epoch(1)).await.unwrap_err().to_string();
+        assert!(error.contains("2 of 2 that must all be off"), "{error}");
+        let error = fence.prove(&host(), Epoch(1)).await.unwrap_err().to_string();
+        assert!(error.contains("still on") && error.contains("no fence"), "{error}");
+        let error = fence.check(&host()).await.unwrap_err().to_string();
+        assert!(error.contains("1 of 2 devices say off"), "{error}");
+    }
+
+    #[test]
+    fn one_device_is_not_several_and_each_is_checked() {
+        let build = |text: &str| toml::from_str::<AllOfConfig>(text).unwrap().build().unwrap_err();
+        assert_eq!(build("[[device]]\ndriver = \"exec\"\ncommand = [\"/a\"]").len(), 1);
+        let two = "[[device]]\ndriver = \"exec\"\ncommand = [\"a\"]\n[[device]]\ndriver = \"exec\"\ncommand = [\"/b\"]";
+        let problems = build(two);
+        assert!(problems[0].starts_with("device[0].command: "), "{problems:?}");
+    }
+}
