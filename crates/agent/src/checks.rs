@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::config::FenceConfig;
 use drivers::certificate::CertificateFile;
-use drivers::fence::FenceConfig;
 use recovery::model::{Broker, Check, Endpoint, Verdict};
 use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;
@@ -202,7 +202,7 @@ fn guarded(world: &Arc<World>, broker: &Broker) -> Vec<Look> {
 /// Each file with certificates once, whoever needs it.
 fn certificates(config: &Config) -> BTreeMap<PathBuf, CertificateFile> {
     let fences = config.fences.values().flatten().flat_map(FenceConfig::certificates);
-    let storage = config.brokers.values().flat_map(|drivers| drivers.storage.certificates());
+    let storage = config.brokers.values().flat_map(|drivers| ontap::storage::certificates(&drivers.storage));
     let all = config.ledger.certificates().into_iter().chain(fences).chain(storage);
     all.map(|file| (file.path.clone(), file)).collect()
 }

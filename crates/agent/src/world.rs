@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use crate::config::FenceConfig;
 use anyhow::{Context, anyhow};
 use drivers::address::AddressConfig;
 use drivers::broker_host::RunHere;
@@ -13,7 +14,7 @@ use drivers::clients::KnownClients;
 use drivers::clients::own::OwnClients;
 use drivers::clock::SystemClock;
 use drivers::cluster::kafka::KafkaCluster;
-use drivers::fence::{FenceConfig, Ladder};
+use drivers::fence::Ladder;
 use drivers::health_signal::kafka_logs::KafkaLogs;
 use drivers::health_signal::kafka_metadata::KafkaMetadata;
 use drivers::health_signal::kafka_probe::KafkaProbe;
@@ -25,6 +26,7 @@ use drivers::health_signal::peer::{Peer, PeerConfig};
 use drivers::host_lock::FlockHostLock;
 use drivers::machine::Local;
 use drivers::storage::lease;
+use kafka::Dialer;
 use recovery::known::{KnownLedger, Member};
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
@@ -82,7 +84,9 @@ impl World {
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
         // The very ones that are signals: those know which of them live.
         let peers: Vec<Arc<Peer>> = peers(config)?.into_iter().map(Arc::new).collect();
-        let cluster = KafkaCluster::new(config.cluster.clone(), listeners.clone()).map_err(bad("cluster"))?;
+        let dialer = Dialer::plaintext();
+        let cluster = KafkaCluster::new(dialer.clone(), config.cluster.clone(), listeners.clone())
+            .map_err(bad("cluster"))?;
         let cluster = cluster.with_peers(peers.clone());
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
@@ -100,8 +104,8 @@ impl World {
             clock: Arc::new(SystemClock),
             events,
         };
-        let logs = KafkaLogs::new(listeners.clone());
-        let mut signals = signals(config, listeners, ledger, ports.broker_host.clone())?;
+        let logs = KafkaLogs::new(dialer.clone(), listeners.clone());
+        let mut signals = signals(config, &dialer, listeners, ledger, ports.broker_host.clone())?;
         signals.extend(peers.into_iter().map(|peer| peer as Arc<dyn HealthSignal>));
         signals.push(logs.clone());
         signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
@@ -181,10 +185,7 @@ fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage
         let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
         Ok((
             *id,
-            drivers
-                .storage
-                .clone()
-                .build(*id, log_dirs, Path::new(OURSELVES))
+            ontap::storage::build(drivers.storage.clone(), *id, log_dirs, Path::new(OURSELVES))
                 .map_err(bad("broker.storage"))?,
         ))
     });
@@ -211,6 +212,7 @@ pub(crate) fn own_clients(config: &Config) -> OwnClients {
 
 fn signals(
     config: &Config,
+    dialer: &Dialer,
     listeners: BTreeMap<BrokerId, Endpoint>,
     ledger: Arc<dyn Ledger>,
     broker_host: Arc<dyn BrokerHost>,
@@ -219,13 +221,18 @@ fn signals(
     let (say, listed) = watch::channel(BTreeMap::new());
     let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
     let bootstrap = &config.cluster.bootstrap;
-    let metadata = KafkaMetadata::new(bootstrap, say);
+    let metadata = KafkaMetadata::new(dialer, bootstrap, say);
     let guarded: BTreeSet<BrokerId> = config.topology.brokers.keys().copied().collect();
     let mut signals: Vec<Arc<dyn HealthSignal>> = vec![
         Arc::new(metadata),
-        Arc::new(KafkaProbe::new(listeners, listed.clone())),
-        Arc::new(KafkaQuorum::new(&config.cluster.controllers, bootstrap)),
-        Arc::new(KafkaRegistration::new(guarded.clone(), config.cluster.controllers.clone(), listed.clone())),
+        Arc::new(KafkaProbe::new(dialer.clone(), listeners, listed.clone())),
+        Arc::new(KafkaQuorum::new(dialer.clone(), &config.cluster.controllers, bootstrap)),
+        Arc::new(KafkaRegistration::new(
+            dialer.clone(),
+            guarded.clone(),
+            config.cluster.controllers.clone(),
+            listed.clone(),
+        )),
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
@@ -235,7 +242,8 @@ fn signals(
     }
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();
-        let watched: Vec<_> = brokers.filter_map(|(id, drivers)| drivers.storage.watched(*id)).collect();
+        let watched: Vec<_> =
+            brokers.filter_map(|(id, drivers)| ontap::storage::watched(&drivers.storage, *id)).collect();
         let counted = config_of.build(&watched, &hosts(config)).map_err(bad("ontap_clients"))?;
         signals.extend(counted.into_iter().map(|signal| Arc::new(signal) as Arc<dyn HealthSignal>));
     }
@@ -255,7 +263,7 @@ fn hosts(config: &Config) -> BTreeMap<IpAddr, HostName> {
     let fenced = config.fences.iter().flat_map(|(host, ladder)| {
         ladder.iter().flat_map(FenceConfig::storage_addresses).map(move |address| (*address, host))
     });
-    let grants = config.brokers.values().flat_map(|drivers| drivers.storage.addresses());
+    let grants = config.brokers.values().flat_map(|drivers| ontap::storage::addresses(&drivers.storage));
     let here = grants.map(|address| (address, &config.topology.here));
     fenced.chain(here).map(|(address, host)| (address.to_canonical(), host.clone())).collect()
 }

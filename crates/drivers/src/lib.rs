@@ -15,8 +15,6 @@ pub(crate) mod http;
 pub mod ledger;
 pub mod machine;
 pub mod off_path;
-pub(crate) mod ontap_moves;
-pub mod secrets;
 pub mod storage;
 
 #[cfg(test)]

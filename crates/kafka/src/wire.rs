@@ -14,7 +14,6 @@ mod logs;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -71,40 +70,17 @@ pub struct Asked {
 }
 
 impl Connection {
-    /// Connects and learns which versions the other side offers, all within `limit`.
-    ///
-    /// # Errors
-    /// See [`WireError`].
-    pub async fn open(at: &Endpoint, limit: Duration) -> Result<Self, WireError> {
-        let until = Instant::now() + limit;
-        let addresses = Self::resolve(at, until).await?;
-        let mut connection = Self::connect(at, &addresses, until).await?;
-        let asked = connection.ask_api_versions(until).await?;
-        connection.offered = connection.api_versions(asked, until).await?;
-        Ok(connection)
-    }
-
-    /// Where `at` is. What a name server does not say is a fault of this host's.
-    pub async fn resolve(at: &Endpoint, until: Instant) -> Result<Vec<SocketAddr>, WireError> {
-        let names = timeout_at(until, tokio::net::lookup_host((at.host.as_str(), at.port)));
-        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the name does not resolve");
-        let found = names.await.unwrap_or_else(|_| Err(silent()));
-        Ok(found.map_err(|source| WireError::Local { at: at.clone(), source })?.collect())
-    }
-
-    /// Connects to the first of `addresses` that takes it, and says nothing yet.
-    pub async fn connect(at: &Endpoint, addresses: &[SocketAddr], until: Instant) -> Result<Self, WireError> {
-        let begun = Instant::now();
-        let stream = match timeout_at(until, TcpStream::connect(addresses)).await {
-            Ok(connected) => connected.map_err(|source| WireError::of_connecting(at, source))?,
-            Err(_) => {
-                let why = format!("no connection within {:?}", until.saturating_duration_since(begun));
-                let source = io::Error::new(io::ErrorKind::TimedOut, why);
-                return Err(WireError::Unreachable { at: at.clone(), source });
-            }
-        };
+    /// Over a stream that the [`Dialer`](crate::Dialer) has opened.
+    pub(crate) fn over(stream: TcpStream, at: &Endpoint) -> Result<Self, WireError> {
         watch_peer(&stream).map_err(|source| WireError::Local { at: at.clone(), source })?;
         Ok(Self { at: at.clone(), stream, inbox: BytesMut::new(), last_id: 0, offered: BTreeMap::new() })
+    }
+
+    /// Learns which versions the other side offers.
+    pub(crate) async fn negotiate(&mut self, until: Instant) -> Result<(), WireError> {
+        let asked = self.ask_api_versions(until).await?;
+        self.offered = self.api_versions(asked, until).await?;
+        Ok(())
     }
 
     /// Where it leads.

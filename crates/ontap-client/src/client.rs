@@ -9,8 +9,8 @@ use reqwest::redirect::Policy;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::secrets::Secrets;
 use crate::tls::{self, Auth, Tls};
+use secrets::Secrets;
 
 /// What a deadline beyond the clock's range becomes.
 const LONGEST_CALL: Duration = Duration::from_secs(365 * 24 * 60 * 60);

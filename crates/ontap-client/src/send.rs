@@ -19,9 +19,9 @@ use crate::client::{Call, Client};
 use crate::error::{Error, Fault, Refusal, Request, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::secrets::Secrets;
 use crate::tls::Auth;
 use crate::unique::Unique;
+use secrets::Secrets;
 
 /// How much of an answer that is not ONTAP's own is shown.
 const EXCERPT: usize = 200;

@@ -12,7 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::error::{Error, Result};
-use crate::secrets::Secrets;
+use secrets::Secrets;
 
 /// Which server the client takes for ONTAP.
 ///

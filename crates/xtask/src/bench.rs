@@ -296,7 +296,7 @@ fn ontap(runs: u32, json: &Path) -> Result<()> {
     let json = std::path::absolute(json).context("--json is not a usable path")?;
     preflight::ensure(Scope::Build)?;
     let mut cargo = Workspace::find()?.cargo("run");
-    cargo.args(["--release", "--package", "understudy-drivers", "--example", "bench_ontap", "--"]);
+    cargo.args(["--release", "--package", "understudy-ontap", "--example", "bench_ontap", "--"]);
     shell::run(cargo.arg(runs.to_string()).arg(json))
 }
 

@@ -99,7 +99,7 @@ mod tests {
             let done = Entry::Done { step: 0, direction: Direction::Forward, note };
             ports.ledger.append(broker, Epoch(1), at(second), &here, &[done]).await.unwrap();
         }
-        let logs = drivers::health_signal::kafka_logs::KafkaLogs::new([].into());
+        let logs = drivers::health_signal::kafka_logs::KafkaLogs::new(kafka::Dialer::plaintext(), [].into());
         World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() }
     }
 

@@ -150,7 +150,7 @@ mod tests {
         let mut topology = fakes::World::topology();
         topology.here = name.into();
         let ports = fakes::World::new().ports();
-        let (logs, policy) = (KafkaLogs::new([].into()), fakes::World::policy());
+        let (logs, policy) = (KafkaLogs::new(kafka::Dialer::plaintext(), [].into()), fakes::World::policy());
         World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() }
     }
 

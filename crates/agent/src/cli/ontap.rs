@@ -139,7 +139,7 @@ impl FromStr for BrokerOwner {
             let address: IpAddr =
                 word.parse().map_err(|_| format!("`{word}` is no single IP address; {example}"))?;
             let address = address.to_canonical();
-            if address.is_unspecified() || address.is_multicast() || drivers::fence::is_mark(&address) {
+            if address.is_unspecified() || address.is_multicast() || ontap::is_mark(&address) {
                 return Err(format!("`{word}` is an address that no host can have"));
             }
             if !addresses.contains(&address) {

@@ -350,7 +350,7 @@ mod tests {
         let mut topology = fakes::World::topology();
         topology.here = name.into();
         let policy = fakes::World::policy();
-        let (ports, logs) = (fake.ports(), KafkaLogs::new([].into()));
+        let (ports, logs) = (fake.ports(), KafkaLogs::new(kafka::Dialer::plaintext(), [].into()));
         let world = World { topology, policy, ports, signals: Vec::new(), logs, clients: Arc::default() };
         (fake, world)
     }

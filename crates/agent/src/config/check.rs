@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::FenceConfig;
 use drivers::address::AddressConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
-use drivers::fence::FenceConfig;
 use drivers::health_signal::kafka_probe;
 use drivers::ledger::LedgerConfig;
-use drivers::storage::StorageConfig;
+use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};
 
@@ -381,8 +381,12 @@ impl Check<'_> {
         let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
         let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
         if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
-            && let Err(said) =
-                storage.clone().build(id.unwrap_or(BrokerId(0)), log_dirs.clone(), Path::new(OURSELVES))
+            && let Err(said) = ontap::storage::build(
+                storage.clone(),
+                id.unwrap_or(BrokerId(0)),
+                log_dirs.clone(),
+                Path::new(OURSELVES),
+            )
         {
             self.driver(&at("storage"), said);
         }

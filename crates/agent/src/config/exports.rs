@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use drivers::fence::{FenceConfig, OntapExportConfig, OntapGrantConfig};
+use crate::config::FenceConfig;
+use ontap::{OntapExportConfig, OntapGrantConfig};
 use recovery::model::{BrokerId, HostName};
 
 use super::BrokerConfig;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use drivers::fence::FenceConfig;
+use crate::config::FenceConfig;
 use drivers::health_signal::peer::PeerConfig;
 use recovery::model::HostName;
 use recovery::policy::Mode;

@@ -3,6 +3,7 @@
 mod check;
 mod document;
 mod exports;
+mod fence;
 mod fences;
 mod problem;
 mod raw;
@@ -20,15 +21,15 @@ use drivers::address::AddressConfig;
 use drivers::broker_host::class_data::ClassData;
 use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
-use drivers::fence::FenceConfig;
-use drivers::health_signal::ontap_clients::OntapClientsConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
 use drivers::ledger::LedgerConfig;
-use drivers::storage::StorageConfig;
+use ontap::clients::OntapClientsConfig;
+use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 
+pub use fence::FenceConfig;
 pub(crate) use fences::outlive;
 pub use problem::{ConfigError, Problem};
 pub use reference::{Reference, reference};

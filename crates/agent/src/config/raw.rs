@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::config::FenceConfig;
 use drivers::address::AddressConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
-use drivers::fence::FenceConfig;
-use drivers::health_signal::ontap_clients::OntapClientsConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
 use drivers::ledger::LedgerConfig;
-use drivers::storage::StorageConfig;
+use ontap::clients::OntapClientsConfig;
+use ontap::storage::StorageConfig;
 use recovery::policy::Mode;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;

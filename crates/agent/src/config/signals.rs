@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use drivers::health_signal::ontap_clients::OntapClientsConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use ontap::clients::OntapClientsConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
 
@@ -70,7 +70,7 @@ impl Check<'_> {
         let config: OntapClientsConfig = self.doc.read("ontap_clients")?;
         let stale_after = policy.map_or(Duration::MAX, |policy| policy.stale_after);
         self.driver("ontap_clients", config.problems(stale_after));
-        if brokers.iter().all(|(id, drivers)| drivers.storage.watched(*id).is_none()) {
+        if brokers.iter().all(|(id, drivers)| ontap::storage::watched(&drivers.storage, *id).is_none()) {
             let remedy =
                 "add [broker.storage.grant] to the brokers whose volumes are on ONTAP, or leave this out";
             self.doc.problem("ontap_clients", "no broker says where its volumes are", remedy);

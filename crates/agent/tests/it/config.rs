@@ -166,7 +166,7 @@ fn what_the_ontap_example_leaves_out_is_good_too() {
     let config = Config::parse(Path::new("u.toml"), &text).unwrap_or_else(|error| panic!("{error}"));
     assert!(config.warnings.is_empty() && config.ontap_clients.is_some());
     let (id, broker) = config.brokers.first_key_value().unwrap();
-    let watched = broker.storage.watched(*id).unwrap();
+    let watched = ontap::storage::watched(&broker.storage, *id).unwrap();
     assert_eq!((watched.svm.as_str(), watched.volumes.as_slice()), ("svm1", &["kafka01".to_owned()][..]));
 }
 

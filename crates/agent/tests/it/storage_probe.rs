@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use drivers::storage::StorageConfig;
-use recovery::model::BrokerId;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_understudy");
 
@@ -37,7 +36,7 @@ async fn a_driver_asks_through_it_what_becomes_of_open_files() {
     fs::create_dir(&log_dir).unwrap();
     let config: StorageConfig = toml::from_str("driver = \"mounted\"\nrequire_mount = false").unwrap();
     let dirs: Vec<PathBuf> = vec![log_dir.clone()];
-    let storage = config.build(BrokerId(1), dirs, Path::new(PROGRAM)).unwrap();
+    let storage = config.build(dirs, Path::new(PROGRAM)).unwrap();
     let note = storage.unlinks().await.unwrap();
     assert_eq!(note.details[&format!("silly_rename {}", log_dir.display())], "no", "{}", note.text);
     fs::remove_dir(&log_dir).unwrap();
@@ -49,7 +48,7 @@ async fn a_driver_asks_through_it_what_becomes_of_open_files() {
 async fn a_driver_asks_through_it_who_holds_kafkas_lock() {
     let dir = tempfile::tempdir().unwrap();
     let config: StorageConfig = toml::from_str("driver = \"mounted\"\nrequire_mount = false").unwrap();
-    let storage = config.build(BrokerId(1), vec![dir.path().to_owned()], Path::new(PROGRAM)).unwrap();
+    let storage = config.build(vec![dir.path().to_owned()], Path::new(PROGRAM)).unwrap();
     assert_eq!(storage.locks().await.unwrap(), [], "there is no lock file");
     let path = dir.path().join(".lock");
     let file = fs::File::create(&path).unwrap();

@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ontap_client::Secrets;
+use secrets::Secrets;
 
 use super::listeners::is_combined;
 use super::problem::Problem;
@@ -17,10 +17,10 @@ use super::render::{METADATA_LOG_DIR, RECOVERY_THREADS, override_with, recover_w
 use super::site::{self, Site};
 use super::user::{User, as_user};
 use super::{BrokerIdentity, RunHere, check, environment_of, rivals, verify};
-use crate::secrets::in_settings;
 use kafka::properties::Properties;
 use recovery::model::{BrokerId, Epoch, HostName};
 use recovery::ports::{Note, Proof};
+use secrets::in_settings;
 
 /// What some editors write first into UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();

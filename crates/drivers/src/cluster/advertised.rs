@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::kafka::{ANSWER_LIMIT, KafkaCluster, OPEN_LIMIT};
-use kafka::wire::{Connection, MetadataSeen, Topics, WireError};
+use kafka::Dialer;
+use kafka::wire::{MetadataSeen, Topics, WireError};
 use recovery::model::{BrokerId, Endpoint, HostName};
 use recovery::ports::{Advertised, Reach, chain};
 
@@ -65,8 +66,11 @@ impl KafkaCluster {
         at: &Endpoint,
         seen: &MetadataSeen,
     ) -> Advertised {
-        let mut advertised =
-            Advertised { at: at.clone(), fails: dial(broker, at, seen).await, reached_by: BTreeSet::new() };
+        let mut advertised = Advertised {
+            at: at.clone(),
+            fails: dial(&self.dialer, broker, at, seen).await,
+            reached_by: BTreeSet::new(),
+        };
         if advertised.fails.is_some() {
             return advertised;
         }
@@ -107,7 +111,7 @@ impl KafkaCluster {
         if at.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback() && is_own(ip)) {
             return untold(format!("{} is an address of this host", at.host));
         }
-        let fails = timeout(FOR_A_PEER, dial(broker, &at, &told)).await;
+        let fails = timeout(FOR_A_PEER, dial(&self.dialer, broker, &at, &told)).await;
         match fails.unwrap_or_else(|_| Some(format!("no answer within {FOR_A_PEER:?}"))) {
             None => Reach::Reached { at },
             Some(why) => Reach::Unreached { at, why },
@@ -127,13 +131,18 @@ pub(super) fn is_own(ip: IpAddr) -> bool {
 }
 
 /// Why `at` does not lead to `broker`; `None` if it does.
-async fn dial(broker: BrokerId, at: &Endpoint, seen: &MetadataSeen) -> Option<String> {
-    ask(broker, at, seen).await.unwrap_or_else(|error| Some(chain(&error)))
+async fn dial(dialer: &Dialer, broker: BrokerId, at: &Endpoint, seen: &MetadataSeen) -> Option<String> {
+    ask(dialer, broker, at, seen).await.unwrap_or_else(|error| Some(chain(&error)))
 }
 
 /// What is wrong with whoever answers there; `None` if it is the broker.
-async fn ask(broker: BrokerId, at: &Endpoint, seen: &MetadataSeen) -> Result<Option<String>, WireError> {
-    let mut connection = Connection::open(at, OPEN_LIMIT).await?;
+async fn ask(
+    dialer: &Dialer,
+    broker: BrokerId,
+    at: &Endpoint,
+    seen: &MetadataSeen,
+) -> Result<Option<String>, WireError> {
+    let mut connection = dialer.open(at, OPEN_LIMIT).await?;
     let said = connection.metadata(Topics::None, ANSWER_LIMIT).await?;
     if said.cluster_id != seen.cluster_id {
         let theirs = said.cluster_id.unwrap_or_else(|| "none".to_owned());

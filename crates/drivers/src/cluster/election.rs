@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::kafka::{ANSWER_LIMIT, DRIVER, KafkaCluster, OPEN_LIMIT, leads};
+use kafka::Dialer;
 use kafka::wire::{Connection, MetadataSeen, Topics, WireError};
 use recovery::model::{BrokerId, Endpoint, Replication};
 use recovery::ports::{Note, StepError};
@@ -89,7 +90,7 @@ impl KafkaCluster {
         let (_, via, seen) = self.via(Some(broker), Topics::None, action).await?;
         let failed =
             |source: WireError| StepError::Failed { driver: DRIVER, action: action(), source: source.into() };
-        let mut connection = to_controller(via, &seen).await.map_err(failed)?;
+        let mut connection = to_controller(&self.dialer, via, &seen).await.map_err(failed)?;
         let elections = connection.elect_preferred(batch, ANSWER_LIMIT).await.map_err(failed)?;
         let mut reasons: BTreeMap<(String, i32), String> = BTreeMap::new();
         for election in elections {
@@ -109,7 +110,9 @@ impl KafkaCluster {
                 let missing = missing.iter().map(|p| format!("{}-{}: {}", p.0, p.1, why(p))).collect();
                 let due = minded.min(Instant::now() + SERVED_WITHIN);
                 let serves = match seen.brokers.get(&broker) {
-                    Some(at) if !led.is_empty() => timeout_at(due, until_it_serves(at, &led)).await.is_ok(),
+                    Some(at) if !led.is_empty() => {
+                        timeout_at(due, until_it_serves(&self.dialer, at, &led)).await.is_ok()
+                    }
                     _ => true,
                 };
                 return Ok(Elected { missing, serves });
@@ -124,20 +127,24 @@ fn action(broker: BrokerId) -> String {
 }
 
 /// A connection to whoever carries out requests for the controller.
-async fn to_controller(via: Connection, seen: &MetadataSeen) -> Result<Connection, WireError> {
+async fn to_controller(
+    dialer: &Dialer,
+    via: Connection,
+    seen: &MetadataSeen,
+) -> Result<Connection, WireError> {
     match seen.controller.and_then(|id| seen.brokers.get(&id)) {
-        Some(endpoint) if endpoint != via.at() => Connection::open(endpoint, OPEN_LIMIT).await,
+        Some(endpoint) if endpoint != via.at() => dialer.open(endpoint, OPEN_LIMIT).await,
         _ => Ok(via),
     }
 }
 
 /// Waits until the broker at this listener serves `partitions`. Others hear of a new leader before it has
 /// begun to be one.
-async fn until_it_serves(at: &Endpoint, partitions: &[(String, i32)]) {
+async fn until_it_serves(dialer: &Dialer, at: &Endpoint, partitions: &[(String, i32)]) {
     let mut asked = None;
     loop {
         if asked.is_none() {
-            asked = Connection::open(at, OPEN_LIMIT).await.ok();
+            asked = dialer.open(at, OPEN_LIMIT).await.ok();
         }
         if let Some(connection) = &mut asked {
             match connection.serves(partitions, ANSWER_LIMIT).await {

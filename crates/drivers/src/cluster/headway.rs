@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::join_all;
 
 use super::kafka::{ANSWER_LIMIT, DRIVER, KafkaCluster, OPEN_LIMIT};
-use kafka::wire::{Connection, Topics, WireError};
+use kafka::Dialer;
+use kafka::wire::{Topics, WireError};
 use recovery::model::{BrokerId, Endpoint};
 use recovery::ports::{StepError, chain};
 
@@ -41,7 +42,7 @@ impl KafkaCluster {
         let asked: BTreeSet<BrokerId> = wanted.values().copied().chain([broker]).collect();
         let sizes = asked.into_iter().filter_map(|id| {
             let at = self.listener(id).or_else(|| seen.brokers.get(&id).cloned())?;
-            Some(async move { Ok::<_, WireError>((id, sizes(&at).await?)) })
+            Some(async move { Ok::<_, WireError>((id, sizes(&self.dialer, &at).await?)) })
         });
         let sizes = join_all(sizes).await.into_iter().collect::<Result<BTreeMap<_, _>, _>>();
         let failed = |error: WireError| StepError::Failed {
@@ -58,8 +59,8 @@ impl KafkaCluster {
     }
 }
 
-async fn sizes(at: &Endpoint) -> Result<BTreeMap<Place, u64>, WireError> {
-    let mut connection = Connection::open(at, OPEN_LIMIT).await?;
+async fn sizes(dialer: &Dialer, at: &Endpoint) -> Result<BTreeMap<Place, u64>, WireError> {
+    let mut connection = dialer.open(at, OPEN_LIMIT).await?;
     let replicas = connection.replicas(ANSWER_LIMIT).await?;
     Ok(replicas.into_iter().map(|replica| ((replica.topic, replica.partition), replica.bytes)).collect())
 }

@@ -21,6 +21,7 @@ use super::advertised::Dialled;
 use super::registration::{self, Told};
 use crate::clock::SystemClock;
 use crate::health_signal::peer::Peer;
+use kafka::Dialer;
 use kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
 use recovery::model::{BrokerId, Endpoint, PartitionView, human};
 use recovery::ports::{Clock, Cluster, Note, Reach, Standing, StepError, Unregistered, chain};
@@ -89,6 +90,7 @@ impl ClusterConfig {
 /// A Kafka cluster.
 #[derive(Debug)]
 pub struct KafkaCluster {
+    pub(super) dialer: Dialer,
     config: ClusterConfig,
     /// The guarded brokers' listeners.
     listeners: BTreeMap<BrokerId, Endpoint>,
@@ -111,13 +113,17 @@ impl KafkaCluster {
     ///
     /// # Errors
     /// Everything that is wrong with `config`, as `key: reason`.
-    pub fn new(config: ClusterConfig, listeners: BTreeMap<BrokerId, Endpoint>) -> Result<Self, Vec<String>> {
+    pub fn new(
+        dialer: Dialer,
+        config: ClusterConfig,
+        listeners: BTreeMap<BrokerId, Endpoint>,
+    ) -> Result<Self, Vec<String>> {
         let problems = config.problems();
         if !problems.is_empty() {
             return Err(problems);
         }
         let (known, peers, dialled) = (Mutex::default(), Vec::new(), Dialled::default());
-        Ok(Self { config, listeners, known, peers, dialled })
+        Ok(Self { dialer, config, listeners, known, peers, dialled })
     }
 
     /// Has these agents dial what the cluster advertises as well.
@@ -153,7 +159,7 @@ impl KafkaCluster {
             };
             brokers.retain(|(id, _)| Some(*id) != broker);
             brokers.sort_by_key(|(id, _)| Some(*id) != good);
-            match first_to_answer(brokers, topics).await {
+            match first_to_answer(&self.dialer, brokers, topics).await {
                 Ok((id, connection, seen)) => {
                     *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
                     return Ok((id, connection, seen));
@@ -167,7 +173,7 @@ impl KafkaCluster {
     /// Learns the brokers' addresses from the first bootstrap server that answers.
     async fn learn(&self) -> Result<(), Vec<String>> {
         let servers = self.config.bootstrap.iter().map(|endpoint| ((), endpoint.clone())).collect();
-        let ((), _, seen) = first_to_answer(servers, Topics::None).await?;
+        let ((), _, seen) = first_to_answer(&self.dialer, servers, Topics::None).await?;
         self.known().brokers = seen.brokers;
         Ok(())
     }
@@ -179,7 +185,7 @@ impl KafkaCluster {
             return Err("no controllers are configured (cluster.controllers)".to_owned());
         }
         let asked = self.config.controllers.iter().map(|controller| async move {
-            let mut connection = Connection::open(&controller.listener, OPEN_LIMIT).await?;
+            let mut connection = self.dialer.open(&controller.listener, OPEN_LIMIT).await?;
             let said = connection.describe_quorum(OPEN_LIMIT).await?;
             connection.version::<UnregisterBrokerRequest>()?;
             Ok::<_, WireError>((controller, BrokerId(said.leader_id.0), connection))
@@ -246,6 +252,7 @@ impl KafkaCluster {
 /// The first of `endpoints` that answers, asked in turn: the next one once those before it have failed, or
 /// been silent for a moment. The first in line may be the broker that is being taken over.
 async fn first_to_answer<T: Copy>(
+    dialer: &Dialer,
     endpoints: Vec<(T, Endpoint)>,
     topics: Topics<'_>,
 ) -> Result<(T, Connection, MetadataSeen), Vec<String>> {
@@ -254,7 +261,8 @@ async fn first_to_answer<T: Copy>(
     let moment = if matches!(topics, Topics::None) { HEDGE } else { OPEN_LIMIT };
     loop {
         asked.extend(
-            next.next().map(|(who, endpoint)| async move { (who, metadata(&endpoint, topics).await) }),
+            next.next()
+                .map(|(who, endpoint)| async move { (who, metadata(dialer, &endpoint, topics).await) }),
         );
         let answer =
             if next.len() > 0 { timeout(moment, asked.next()).await } else { Ok(asked.next().await) };
@@ -267,8 +275,12 @@ async fn first_to_answer<T: Copy>(
     }
 }
 
-async fn metadata(endpoint: &Endpoint, topics: Topics<'_>) -> Result<(Connection, MetadataSeen), WireError> {
-    let mut connection = Connection::open(endpoint, OPEN_LIMIT).await?;
+async fn metadata(
+    dialer: &Dialer,
+    endpoint: &Endpoint,
+    topics: Topics<'_>,
+) -> Result<(Connection, MetadataSeen), WireError> {
+    let mut connection = dialer.open(endpoint, OPEN_LIMIT).await?;
     let seen = connection.metadata(topics, ANSWER_LIMIT).await?;
     Ok((connection, seen))
 }
@@ -312,7 +324,7 @@ impl Cluster for KafkaCluster {
         let action = || format!("see how broker {broker} stands");
         let own = async {
             match self.listeners.get(&broker) {
-                Some(listener) => Connection::open(listener, OPEN_LIMIT).await.is_ok(),
+                Some(listener) => self.dialer.open(listener, OPEN_LIMIT).await.is_ok(),
                 None => false,
             }
         };
@@ -358,7 +370,8 @@ impl Cluster for KafkaCluster {
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
         let action = || format!("see whether broker {broker} is registered");
         let (_, _, seen) = self.via(Some(broker), Topics::None, action).await?;
-        let why = match registration::ask(broker, &seen.brokers, &self.config.controllers).await {
+        let why = match registration::ask(&self.dialer, broker, &seen.brokers, &self.config.controllers).await
+        {
             Told::Registered => return Ok(true),
             Told::Unregistered => return Ok(false),
             Told::Untold => {

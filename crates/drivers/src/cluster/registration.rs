@@ -8,7 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
-use kafka::wire::{ClusterSeen, Connection, Controller, WireError};
+use kafka::Dialer;
+use kafka::wire::{ClusterSeen, Controller, WireError};
 use recovery::model::{BrokerId, Endpoint};
 use recovery::ports::chain;
 
@@ -40,25 +41,26 @@ pub enum Told {
 /// controller itself is known to them in any case, so there the brokers' word stands. Where brokers do not
 /// tell it at all, the active controller alone does.
 pub async fn ask(
+    dialer: &Dialer,
     broker: BrokerId,
     brokers: &BTreeMap<BrokerId, Endpoint>,
     controllers: &[Controller],
 ) -> Told {
     let others = brokers.iter().filter(|(id, _)| **id != broker).take(ASKED);
-    let asked: Vec<_> = others.map(|(_, endpoint)| describe(endpoint)).collect();
+    let asked: Vec<_> = others.map(|(_, endpoint)| describe(dialer, endpoint)).collect();
     let is_controller = controllers.iter().any(|controller| controller.id == broker);
     match judge(broker, join_all(asked).await) {
-        Told::Untold if !controllers.is_empty() => ask_active(broker, controllers).await,
+        Told::Untold if !controllers.is_empty() => ask_active(dialer, broker, controllers).await,
         Told::Unregistered if !controllers.is_empty() && !is_controller => {
-            ask_active(broker, controllers).await
+            ask_active(dialer, broker, controllers).await
         }
         told => told,
     }
 }
 
 /// Asks the controllers themselves, of which only the active one answers.
-async fn ask_active(broker: BrokerId, controllers: &[Controller]) -> Told {
-    let asked = controllers.iter().map(|controller| knows(&controller.listener, broker));
+async fn ask_active(dialer: &Dialer, broker: BrokerId, controllers: &[Controller]) -> Told {
+    let asked = controllers.iter().map(|controller| knows(dialer, &controller.listener, broker));
     let (mut asked, mut failures) = (asked.collect::<FuturesUnordered<_>>(), Vec::new());
     while let Some(said) = asked.next().await {
         match said {
@@ -70,12 +72,12 @@ async fn ask_active(broker: BrokerId, controllers: &[Controller]) -> Told {
     Told::Unknown { why: failures.join("; ") }
 }
 
-async fn knows(controller: &Endpoint, broker: BrokerId) -> Result<bool, WireError> {
-    Connection::open(controller, LIMIT).await?.knows_broker(broker, LIMIT).await
+async fn knows(dialer: &Dialer, controller: &Endpoint, broker: BrokerId) -> Result<bool, WireError> {
+    dialer.open(controller, LIMIT).await?.knows_broker(broker, LIMIT).await
 }
 
-async fn describe(endpoint: &Endpoint) -> Result<ClusterSeen, WireError> {
-    Connection::open(endpoint, LIMIT).await?.describe_cluster(LIMIT).await
+async fn describe(dialer: &Dialer, endpoint: &Endpoint) -> Result<ClusterSeen, WireError> {
+    dialer.open(endpoint, LIMIT).await?.describe_cluster(LIMIT).await
 }
 
 fn judge(broker: BrokerId, said: Vec<Result<ClusterSeen, WireError>>) -> Told {
@@ -166,7 +168,7 @@ mod tests {
         let told = async |controllers: &[&Fake]| {
             let known = controllers.iter().zip(101..);
             let known = known.map(|(fake, id)| Controller { id: BrokerId(id), listener: fake.at.clone() });
-            ask(BrokerId(1), &brokers, &known.collect::<Vec<_>>()).await
+            ask(&Dialer::plaintext(), BrokerId(1), &brokers, &known.collect::<Vec<_>>()).await
         };
         let (knows, misses) =
             (controller(0).await, controller(ResponseError::BrokerIdNotRegistered.code()).await);
@@ -183,7 +185,7 @@ mod tests {
         let brokers = BTreeMap::from([(BrokerId(2), broker.at.clone())]);
         let active = controller(0).await;
         let known = [Controller { id: BrokerId(1), listener: active.at.clone() }];
-        assert_eq!(ask(BrokerId(1), &brokers, &known).await, Told::Unregistered);
+        assert_eq!(ask(&Dialer::plaintext(), BrokerId(1), &brokers, &known).await, Told::Unregistered);
         assert_eq!(active.calls(ApiKey::IncrementalAlterConfigs), 0);
     }
 }

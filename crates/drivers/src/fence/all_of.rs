@@ -7,7 +7,6 @@ use futures_util::future::join_all;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::FenceConfig;
 use super::device::{Device, POWER};
 use super::exec::ExecConfig;
 use super::fence_agent::FenceAgentConfig;
@@ -62,15 +61,17 @@ impl AllOfConfig {
         if problems.is_empty() { Ok(AllOf { devices }) } else { Err(problems) }
     }
 
-    /// The devices as fences of their own.
-    pub(super) fn devices(&self) -> impl Iterator<Item = FenceConfig> {
-        self.device.iter().cloned().map(|device| match device {
-            DeviceConfig::FenceAgent(config) => FenceConfig::FenceAgent(config),
-            DeviceConfig::Exec(config) => FenceConfig::Exec(config),
+    /// Whether one of them cuts the host off and no more: the host lives on, and may answer for its address.
+    #[must_use]
+    pub fn leaves_running(&self) -> bool {
+        self.device.iter().any(|device| match device {
+            DeviceConfig::FenceAgent(config) => config.leaves_running.unwrap_or_default(),
+            DeviceConfig::Exec(config) => config.leaves_running,
         })
     }
 
-    pub(super) fn ask_themselves(&mut self) {
+    /// Asks those that are fence agents for their metadata: for some seconds at most.
+    pub fn ask_themselves(&mut self) {
         for device in &mut self.device {
             if let DeviceConfig::FenceAgent(config) = device {
                 config.ask_itself();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::device::{Device, STEADY};
 use super::options::OptionValue;
 
-/// A program of the site's own; its contract is with [`super::FenceConfig::Exec`], for the reference page.
+/// A program of the site's own; its contract is with the section that names it, for the reference page.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecConfig {
@@ -58,23 +58,24 @@ impl ExecConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FenceConfig;
+    use recovery::ports::Fence;
+
+    use super::*;
 
     #[test]
     fn the_documented_section_is_accepted() {
         let text = r#"
-            driver = "exec"
             command = ["/usr/local/sbin/site-fence", "--verbose"]
             options.plug = "kafka-2"
         "#;
-        let config: FenceConfig = toml::from_str(text).unwrap();
+        let config: ExecConfig = toml::from_str(text).unwrap();
         assert_eq!(config.build().unwrap().name(), "exec");
     }
 
     #[test]
     fn a_command_must_be_there_and_absolute() {
-        for text in ["driver = \"exec\"\ncommand = []", "driver = \"exec\"\ncommand = [\"site-fence\"]"] {
-            let problems = toml::from_str::<FenceConfig>(text).unwrap().build().err().unwrap();
+        for text in ["command = []", "command = [\"site-fence\"]"] {
+            let problems = toml::from_str::<ExecConfig>(text).unwrap().build().err().unwrap();
             assert_eq!(problems.len(), 1, "{problems:?}");
         }
     }

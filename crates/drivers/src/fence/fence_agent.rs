@@ -42,7 +42,8 @@ const DESCRIBED_WITHIN: Duration = Duration::from_secs(5);
 impl FenceAgentConfig {
     /// Asks the agent itself, unless it is configured, whether it leaves hosts running. One that does not describe
     /// itself in time is taken for one that does: then its word says nothing about the host's power.
-    pub(super) fn ask_itself(&mut self) {
+    /// Asks the agent for its metadata, for some seconds at most: whether it leaves hosts running.
+    pub fn ask_itself(&mut self) {
         if self.leaves_running.is_some() {
             return;
         }
@@ -85,32 +86,30 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::FenceConfig;
+    use recovery::ports::Fence;
+
     use super::*;
 
     #[test]
     fn the_documented_section_is_accepted() {
         let text = r#"
-            driver = "fence_agent"
             agent = "/usr/sbin/fence_ipmilan"
             timeout = "7s"
             [options]
             ip = "10.20.9.11"
             password = { file = "/etc/understudy/ipmi.password" }
         "#;
-        let config: FenceConfig = toml::from_str(text).unwrap();
-        assert!(matches!(&config, FenceConfig::FenceAgent(c) if c.timeout == Duration::from_secs(7)));
+        let config: FenceAgentConfig = toml::from_str(text).unwrap();
+        assert_eq!(config.timeout, Duration::from_secs(7));
         assert_eq!(config.build().unwrap().name(), "fence_agent");
     }
 
     #[test]
     fn unknown_keys_and_bad_values_are_refused() {
-        let error =
-            toml::from_str::<FenceConfig>("driver = \"fence_agent\"\nagent = \"/a\"\ntimout = \"1s\"");
+        let error = toml::from_str::<FenceAgentConfig>("agent = \"/a\"\ntimout = \"1s\"");
         assert!(error.unwrap_err().to_string().contains("timout"));
-        let text =
-            "driver = \"fence_agent\"\nagent = \"fence_ipmilan\"\ntimeout = \"0s\"\noptions.action = \"on\"";
-        let problems = toml::from_str::<FenceConfig>(text).unwrap().build().err().unwrap();
+        let text = "agent = \"fence_ipmilan\"\ntimeout = \"0s\"\noptions.action = \"on\"";
+        let problems = toml::from_str::<FenceAgentConfig>(text).unwrap().build().err().unwrap();
         assert_eq!(problems.len(), 3, "{problems:?}");
     }
 
@@ -125,8 +124,10 @@ mod tests {
             path.display().to_string()
         };
         let leaves = |agent: &str, more: &str| {
-            let text = format!("driver = \"fence_agent\"\nagent = \"{agent}\"\n{more}");
-            toml::from_str::<FenceConfig>(&text).unwrap().described().leaves_running()
+            let text = format!("agent = \"{agent}\"\n{more}");
+            let mut config = toml::from_str::<FenceAgentConfig>(&text).unwrap();
+            config.ask_itself();
+            config.leaves_running.unwrap_or_default()
         };
         let (power, fabric) = (agent(0), agent(1));
         assert!(leaves(&fabric, "") && !leaves(&power, ""));

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ontap_client::Secrets;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
+use secrets::Secrets;
 use serde::Deserialize;
 
 use crate::off_path::{OffPathError, off_path};
-use crate::secrets::{in_words, names_a_secret};
 use recovery::ports::BoxError;
+use secrets::{in_words, names_a_secret};
 
 /// How long reading a secret's file may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use kafka::wire::{Connection, Replica, WireError};
+use kafka::Dialer;
+use kafka::wire::{Replica, WireError};
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, LogTail};
 use recovery::ports::{Clock, HealthSignal};
 
@@ -20,14 +21,15 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Asks guarded brokers for the sizes of their logs.
 #[derive(Debug)]
 pub struct KafkaLogs {
+    dialer: Dialer,
     listeners: BTreeMap<BrokerId, Endpoint>,
 }
 
 impl KafkaLogs {
     /// Asks the brokers at these listeners.
     #[must_use]
-    pub fn new(listeners: BTreeMap<BrokerId, Endpoint>) -> Arc<Self> {
-        Arc::new(Self { listeners })
+    pub fn new(dialer: Dialer, listeners: BTreeMap<BrokerId, Endpoint>) -> Arc<Self> {
+        Arc::new(Self { dialer, listeners })
     }
 
     /// What `broker` would have to read through now; `None` if it is not guarded here.
@@ -36,7 +38,7 @@ impl KafkaLogs {
     /// When the broker does not tell.
     pub async fn tail(&self, broker: BrokerId) -> Result<Option<LogTail>, WireError> {
         let Some(listener) = self.listeners.get(&broker) else { return Ok(None) };
-        let mut connection = Connection::open(listener, LIMIT).await?;
+        let mut connection = self.dialer.open(listener, LIMIT).await?;
         let replicas = connection.replicas(LIMIT).await?;
         let topics: BTreeSet<String> = replicas.iter().map(|replica| replica.topic.clone()).collect();
         let segments = connection.segment_bytes(&topics, LIMIT).await?;
@@ -146,7 +148,7 @@ mod tests {
     #[tokio::test]
     async fn the_newest_segment_of_each_replica_counts() {
         let broker = Fake::start(says).await;
-        let logs = KafkaLogs::new(BTreeMap::from([(BROKER, broker.at.clone())]));
+        let logs = KafkaLogs::new(Dialer::plaintext(), BTreeMap::from([(BROKER, broker.at.clone())]));
         let expected = LogTail { replicas: 3, bytes: 100 + 1000 + 700, at_most: 2000 + LogTail::SEGMENT };
         assert_eq!(logs.tail(BROKER).await.unwrap(), Some(expected));
         match logs.look(&World::new()).await.as_slice() {
@@ -165,7 +167,7 @@ mod tests {
             (call.key == ApiKey::DescribeLogDirs).then(dirs)
         })
         .await;
-        let logs = KafkaLogs::new(BTreeMap::from([(BROKER, broker.at.clone())]));
+        let logs = KafkaLogs::new(Dialer::plaintext(), BTreeMap::from([(BROKER, broker.at.clone())]));
         assert_eq!(logs.tail(BROKER).await.unwrap_err().code(), Some(56));
         assert!(logs.look(&World::new()).await.is_empty());
     }

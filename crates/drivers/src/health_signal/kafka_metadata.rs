@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_chan
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
 
+use kafka::Dialer;
 use kafka::wire::{Connection, Topics, WireError};
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, Moment, PartitionView};
 use recovery::ports::{Clock, HealthSignal, chain};
@@ -76,19 +77,23 @@ impl KafkaMetadata {
     /// Starts a client for each of the first three `bootstrap` servers, on the present runtime. The brokers
     /// that the cluster lists are published in `listed`.
     #[must_use]
-    pub fn new(bootstrap: &[Endpoint], listed: watch::Sender<BTreeMap<BrokerId, Endpoint>>) -> Self {
+    pub fn new(
+        dialer: &Dialer,
+        bootstrap: &[Endpoint],
+        listed: watch::Sender<BTreeMap<BrokerId, Endpoint>>,
+    ) -> Self {
         let (sender, answers) = unbounded_channel();
         let servers = bootstrap.iter().take(MAX_CLIENTS).enumerate();
-        let clients = servers.map(|(client, server)| Client::start(client, server, sender.clone()));
+        let clients = servers.map(|(client, server)| Client::start(dialer, client, server, sender.clone()));
         let state = State { clients: clients.collect(), answers, used: 0, full: None, kept: Vec::new() };
         Self { state: Mutex::new(state), listed }
     }
 }
 
 impl Client {
-    fn start(client: usize, server: &Endpoint, answers: UnboundedSender<Answer>) -> Self {
+    fn start(dialer: &Dialer, client: usize, server: &Endpoint, answers: UnboundedSender<Answer>) -> Self {
         let (asks, asked) = mpsc::channel(1);
-        tokio::spawn(work(client, Line::to(client, server), asked, answers));
+        tokio::spawn(work(client, Line::to(dialer.clone(), client, server), asked, answers));
         Self { asks, busy: false }
     }
 }
@@ -110,6 +115,7 @@ async fn work(
 
 /// The connection that a client keeps, and whom it asks when that breaks.
 struct Line {
+    dialer: Dialer,
     client: usize,
     /// The bootstrap server, and the brokers that were last listed.
     endpoints: Vec<Endpoint>,
@@ -118,8 +124,8 @@ struct Line {
 }
 
 impl Line {
-    fn to(client: usize, server: &Endpoint) -> Self {
-        Self { client, endpoints: vec![server.clone()], turn: 0, connection: None }
+    fn to(dialer: Dialer, client: usize, server: &Endpoint) -> Self {
+        Self { dialer, client, endpoints: vec![server.clone()], turn: 0, connection: None }
     }
 
     /// Asks one broker after another, until one answers or the time is up. The next fetch begins where this
@@ -154,7 +160,7 @@ impl Line {
         // Taken out while in use: what failed, or was not waited for to its end, is not used again.
         let mut connection = match self.connection.take() {
             Some(open) => open,
-            None => Connection::open(&self.endpoints[self.turn], rest().min(FETCH_LIMIT)).await?,
+            None => self.dialer.open(&self.endpoints[self.turn], rest().min(FETCH_LIMIT)).await?,
         };
         let seen = connection.metadata(topics, rest()).await?;
         self.connection = Some(connection);

@@ -17,6 +17,7 @@ use tokio::select;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 
+use kafka::Dialer;
 use kafka::wire::{Asked, Connection, WireError};
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, Moment, ProbeOutcome};
 use recovery::ports::{Clock, HealthSignal, chain};
@@ -45,6 +46,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// Probes the guarded brokers, and those that the cluster lists or listed lately.
 #[derive(Debug)]
 pub struct KafkaProbe {
+    dialer: Dialer,
     configured: BTreeMap<BrokerId, Endpoint>,
     listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
     /// Where each broker was when it was last listed, and when that was.
@@ -74,10 +76,11 @@ impl KafkaProbe {
     /// brokers.
     #[must_use]
     pub fn new(
+        dialer: Dialer,
         configured: BTreeMap<BrokerId, Endpoint>,
         listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
     ) -> Self {
-        Self { configured, listed, known: Mutex::default(), unanswered: Mutex::default() }
+        Self { dialer, configured, listed, known: Mutex::default(), unanswered: Mutex::default() }
     }
 
     async fn targets(&self, now: Moment) -> BTreeMap<BrokerId, Endpoint> {
@@ -105,7 +108,7 @@ impl HealthSignal for KafkaProbe {
         let mut held = std::mem::take(&mut *unanswered);
         let probes = self.targets(at).await.into_iter().map(|(broker, endpoint)| {
             let held = held.remove(&broker).filter(|held| *held.connection.at() == endpoint);
-            async move { (broker, probe(&endpoint, held).await) }
+            async move { (broker, probe(&self.dialer, &endpoint, held).await) }
         });
         let mut facts = Vec::new();
         let mut faults = Vec::new();
@@ -127,14 +130,15 @@ impl HealthSignal for KafkaProbe {
 /// What came of one probe, and the connection to wait on next time. An error is a fault of this host, which
 /// says nothing about the broker.
 async fn probe(
+    dialer: &Dialer,
     at: &Endpoint,
     held: Option<Unanswered>,
 ) -> Result<(ProbeOutcome, Option<Unanswered>), String> {
     let until = Instant::now() + LIMIT;
-    let addresses = Connection::resolve(at, until).await.map_err(|error| chain(&error))?;
+    let addresses = dialer.resolve(at, until).await.map_err(|error| chain(&error))?;
     let asked = match held {
         Some(held) => Ok(held),
-        None => ask(at, &addresses).await,
+        None => ask(dialer, at, &addresses).await,
     };
     let mut came = match asked {
         Ok(asked) => asked.wait(until).await,
@@ -142,7 +146,7 @@ async fn probe(
     };
     // It was reset, or the host at its other end is gone: only a fresh one can tell.
     if matches!(came, Came::Over(Err(WireError::Closed { .. }))) {
-        came = match ask(at, &addresses).await {
+        came = match ask(dialer, at, &addresses).await {
             Ok(asked) => asked.answer(until.max(Instant::now() + PROMPT)).await,
             Err(error) => Came::Over(Err(error)),
         };
@@ -153,15 +157,15 @@ async fn probe(
     }
 }
 
-async fn ask(at: &Endpoint, addresses: &[SocketAddr]) -> Result<Unanswered, WireError> {
+async fn ask(dialer: &Dialer, at: &Endpoint, addresses: &[SocketAddr]) -> Result<Unanswered, WireError> {
     let until = Instant::now() + REACH;
     let again = async {
         sleep(PROMPT).await;
-        Connection::connect(at, addresses, until).await
+        dialer.connect(at, addresses, until).await
     };
     let mut connection = select! {
         biased;
-        connected = Connection::connect(at, addresses, until) => connected,
+        connected = dialer.connect(at, addresses, until) => connected,
         connected = again => connected,
     }?;
     let asked = connection.ask_api_versions(until).await?;
@@ -249,7 +253,7 @@ mod tests {
 
     fn probe_of(endpoints: &[&Endpoint]) -> KafkaProbe {
         let configured = (1..).map(BrokerId).zip(endpoints.iter().map(|e| (*e).clone())).collect();
-        KafkaProbe::new(configured, watch::channel(BTreeMap::new()).1)
+        KafkaProbe::new(Dialer::plaintext(), configured, watch::channel(BTreeMap::new()).1)
     }
 
     async fn outcomes(signal: &KafkaProbe) -> Vec<ProbeOutcome> {
@@ -356,7 +360,8 @@ mod tests {
                 sleep(PROMPT / 2).await;
                 socket.detach_filter().unwrap();
             };
-            let ((), asked) = tokio::join!(back, ask(&at, &addresses));
+            let dialer = Dialer::plaintext();
+            let ((), asked) = tokio::join!(back, ask(&dialer, &at, &addresses));
             tries += 1;
             if asked.is_ok() || tries == 5 {
                 break asked;
@@ -414,7 +419,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_hangs_is_not_asked_without_end() {
         let (listener, at) = stopped();
-        let mut held = ask(&at, &[at.to_string().parse().unwrap()]).await.unwrap();
+        let mut held = ask(&Dialer::plaintext(), &at, &[at.to_string().parse().unwrap()]).await.unwrap();
         for _ in 0..=NUDGES {
             held.nudge(Instant::now() + LIMIT).await.unwrap();
         }
@@ -432,7 +437,8 @@ mod tests {
         let other = Fake::start(|_| None).await;
         let wrong = refusing().await;
         let (sender, listed) = watch::channel(BTreeMap::new());
-        let signal = KafkaProbe::new(BTreeMap::from([(BrokerId(1), right.at.clone())]), listed);
+        let signal =
+            KafkaProbe::new(Dialer::plaintext(), BTreeMap::from([(BrokerId(1), right.at.clone())]), listed);
         assert_eq!(outcomes(&signal).await, [ProbeOutcome::Answered]);
         sender.send_replace(BTreeMap::from([(BrokerId(1), wrong), (BrokerId(2), other.at.clone())]));
         assert_eq!(outcomes(&signal).await, [ProbeOutcome::Answered, ProbeOutcome::Answered]);

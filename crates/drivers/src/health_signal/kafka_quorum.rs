@@ -12,6 +12,7 @@ use kafka_protocol::messages::describe_quorum_response::PartitionData;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use kafka::Dialer;
 use kafka::wire::{Connection, Controller, WireError};
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, QuorumView};
 use recovery::ports::{Clock, HealthSignal, chain};
@@ -24,6 +25,7 @@ const LIMIT: Duration = Duration::from_millis(500);
 /// Asks the active controller when it last heard of every node.
 #[derive(Debug)]
 pub struct KafkaQuorum {
+    dialer: Dialer,
     endpoints: Vec<Endpoint>,
     line: Mutex<Line>,
 }
@@ -39,13 +41,13 @@ impl KafkaQuorum {
     /// Asks the controllers' own listeners, or the bootstrap brokers, which pass the question on, where no
     /// controllers are configured.
     #[must_use]
-    pub fn new(controllers: &[Controller], bootstrap: &[Endpoint]) -> Self {
+    pub fn new(dialer: Dialer, controllers: &[Controller], bootstrap: &[Endpoint]) -> Self {
         let endpoints = if controllers.is_empty() {
             bootstrap.to_vec()
         } else {
             controllers.iter().map(|controller| controller.listener.clone()).collect()
         };
-        Self { endpoints, line: Mutex::default() }
+        Self { dialer, endpoints, line: Mutex::default() }
     }
 
     /// Asks one endpoint after another, until one answers or the time is up. The next look begins where this
@@ -55,7 +57,7 @@ impl KafkaQuorum {
         let mut line = self.line.lock().await;
         let mut failures = Vec::new();
         for _ in &self.endpoints {
-            match line.ask(&self.endpoints, until).await {
+            match line.ask(&self.dialer, &self.endpoints, until).await {
                 Ok(said) => return Ok(view(&said)),
                 Err(error) if error.code() == Some(ResponseError::NotLeaderOrFollower.code()) => {
                     failures.push(format!("{} is not the active controller", self.endpoints[line.turn]));
@@ -77,12 +79,17 @@ impl KafkaQuorum {
 }
 
 impl Line {
-    async fn ask(&mut self, endpoints: &[Endpoint], until: Instant) -> Result<PartitionData, WireError> {
+    async fn ask(
+        &mut self,
+        dialer: &Dialer,
+        endpoints: &[Endpoint],
+        until: Instant,
+    ) -> Result<PartitionData, WireError> {
         let rest = || until.saturating_duration_since(Instant::now());
         // Taken out while in use: a look that is cancelled half-way leaves no half-read answer behind.
         let mut connection = match self.connection.take() {
             Some(open) => open,
-            None => Connection::open(&endpoints[self.turn], rest()).await?,
+            None => dialer.open(&endpoints[self.turn], rest()).await?,
         };
         let said = connection.describe_quorum(rest()).await?;
         self.connection = Some(connection);
@@ -227,7 +234,7 @@ mod tests {
         .await;
         let controllers: Vec<Controller> =
             [&follower.at, &active.at].map(|at| format!("101@{at}").parse().unwrap()).to_vec();
-        let signal = KafkaQuorum::new(&controllers, &[]);
+        let signal = KafkaQuorum::new(Dialer::plaintext(), &controllers, &[]);
         for _ in 0..3 {
             let evidence = signal.look(&CLOCK).await;
             assert_eq!(evidence[0].at, Moment(CLOCK.0), "dated by the begin of the look");
@@ -253,7 +260,7 @@ mod tests {
             _ => None,
         })
         .await;
-        let signal = KafkaQuorum::new(&[], &[first.at.clone(), second.at.clone()]);
+        let signal = KafkaQuorum::new(Dialer::plaintext(), &[], &[first.at.clone(), second.at.clone()]);
         assert!(matches!(signal.look(&CLOCK).await[0].fact, Fact::Quorum(_)));
         hung.store(true, Ordering::SeqCst);
         let begin = Instant::now();
@@ -271,7 +278,7 @@ mod tests {
             _ => None,
         })
         .await;
-        let signal = KafkaQuorum::new(&[], std::slice::from_ref(&follower.at));
+        let signal = KafkaQuorum::new(Dialer::plaintext(), &[], std::slice::from_ref(&follower.at));
         let blind = signal.look(&CLOCK).await;
         let Fact::Blind { why } = &blind[0].fact else { panic!("{blind:?}") };
         assert_eq!(*why, format!("{} is not the active controller", follower.at));

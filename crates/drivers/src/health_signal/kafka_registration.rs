@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::cluster::registration::{Told, ask};
+use kafka::Dialer;
 use kafka::wire::Controller;
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact};
 use recovery::ports::{Clock, HealthSignal};
@@ -18,6 +19,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Asks listed brokers about those that are not.
 #[derive(Debug)]
 pub struct KafkaRegistration {
+    dialer: Dialer,
     guarded: BTreeSet<BrokerId>,
     controllers: Vec<Controller>,
     listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
@@ -27,11 +29,12 @@ impl KafkaRegistration {
     /// Looks after `guarded`, by the brokers that are `listed` and by `controllers`.
     #[must_use]
     pub fn new(
+        dialer: Dialer,
         guarded: BTreeSet<BrokerId>,
         controllers: Vec<Controller>,
         listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
     ) -> Self {
-        Self { guarded, controllers, listed }
+        Self { dialer, guarded, controllers, listed }
     }
 }
 
@@ -54,7 +57,7 @@ impl HealthSignal for KafkaRegistration {
         }
         let mut facts = Vec::new();
         for broker in self.guarded.iter().filter(|id| !listed.contains_key(id)).copied() {
-            facts.push(match ask(broker, &listed, &self.controllers).await {
+            facts.push(match ask(&self.dialer, broker, &listed, &self.controllers).await {
                 Told::Registered => Fact::Registration { broker, registered: true },
                 Told::Unregistered => Fact::Registration { broker, registered: false },
                 // No look tomorrow will tell.

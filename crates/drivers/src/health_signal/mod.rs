@@ -7,6 +7,5 @@ pub mod kafka_quorum;
 pub mod kafka_registration;
 pub mod local_address;
 pub mod local_process;
-pub mod ontap_clients;
 pub mod peer;
 pub mod storage_canary;

@@ -7,13 +7,11 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::lock_wait;
 use super::log_dir::{self, has_meta, look};
 use super::mountinfo::{Mount, same_source};
 use super::nfs::objections;
 use super::probe::Prober;
-use super::snapshot::SnapshotConfig;
-use crate::fence::OntapGrantConfig;
+use super::{Nothing, lock_wait};
 use kafka::meta_properties::FILE_NAME as META;
 use recovery::model::{Epoch, HeldLock};
 use recovery::ports::{Note, StepError, Storage};
@@ -23,7 +21,7 @@ const DRIVER: &str = "mounted";
 /// Log dirs that are mounted on this host already, by `/etc/fstab` or otherwise.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct MountedConfig {
+pub struct MountedConfig<G = Nothing, S = Nothing> {
     /// Refuse a log dir that lies on the root file system. There, storage that is *not* mounted looks like an
     /// empty log dir, and Kafka would fill the local disk. `false` accepts any directory of this host.
     #[serde(default = "yes")]
@@ -50,13 +48,11 @@ pub struct MountedConfig {
     pub lock_wait: Duration,
     /// Lets this host in by the storage's export rules before the log dirs are looked at. The mount has to be
     /// there by itself then, as with autofs; before that, `check` and `rejoin` fail for what they cannot see.
-    #[serde(default)]
-    pub grant: Option<Box<OntapGrantConfig>>,
+    pub grant: Option<Box<G>>,
     /// Has ONTAP take a snapshot of each of the broker's volumes before Kafka is started here, named by
     /// broker and epoch as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as
     /// well, for they are epochs too.
-    #[serde(default)]
-    pub snapshot: Option<Box<SnapshotConfig>>,
+    pub snapshot: Option<Box<S>>,
 }
 
 fn yes() -> bool {
@@ -67,7 +63,7 @@ fn default_timeout() -> Duration {
     Duration::from_secs(5)
 }
 
-impl MountedConfig {
+impl<G, S> MountedConfig<G, S> {
     /// The driver for a broker with these log dirs. `program` is called as
     /// `program storage-probe ACT --dir DIR`, and does what [`super::probe::act`] does.
     ///
@@ -78,15 +74,23 @@ impl MountedConfig {
         if self.timeout.is_zero() {
             problems.push("timeout: must be longer than zero".to_owned());
         }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
         let prober = Prober { program: program.to_owned(), limit: self.timeout };
-        if problems.is_empty() { Ok(Mounted { config: self, log_dirs, prober }) } else { Err(problems) }
+        let Self { require_mount, local, source, fstype, timeout, .. } = self;
+        Ok(Mounted { require_mount, local, source, fstype, timeout, log_dirs, prober })
     }
 }
 
 /// The driver; see [`MountedConfig`].
 #[derive(Debug)]
 pub struct Mounted {
-    config: MountedConfig,
+    require_mount: bool,
+    local: bool,
+    source: Option<String>,
+    fstype: Option<String>,
+    timeout: Duration,
     log_dirs: Vec<PathBuf>,
     prober: Prober,
 }
@@ -94,8 +98,7 @@ pub struct Mounted {
 impl Mounted {
     /// What every log dir lies on; each is what it must be.
     async fn verify(&self, purpose: &str) -> Result<Vec<(&Path, Mount)>, StepError> {
-        let looks =
-            self.log_dirs.iter().map(|dir| async move { (dir, look(dir, self.config.timeout).await) });
+        let looks = self.log_dirs.iter().map(|dir| async move { (dir, look(dir, self.timeout).await) });
         let mut found = Vec::new();
         for (dir, mount) in futures_util::future::join_all(looks).await {
             let mount = mount.map_err(|e| step_error(DRIVER, purpose, e))?;
@@ -126,7 +129,7 @@ impl Mounted {
 
     /// The warning that nothing says what must be mounted. One `source` cannot name several.
     fn unnamed(&self, found: &[(&Path, Mount)]) -> Option<String> {
-        let (_, mount) = found.first().filter(|_| self.config.source.is_none())?;
+        let (_, mount) = found.first().filter(|_| self.source.is_none())?;
         let alike = found.iter().all(|(_, other)| same_source(&other.source, &mount.source));
         (alike && mount.is_shared()).then(|| {
             format!(
@@ -142,21 +145,21 @@ impl Mounted {
     fn objection(&self, dir: &Path, mount: &Mount) -> Option<String> {
         let dir = dir.display();
         let found = mount.words();
-        if self.config.require_mount && mount.point == Path::new("/") {
+        if self.require_mount && mount.point == Path::new("/") {
             return Some(format!(
                 "{dir} is not mounted: it lies on the root file system, {found}. Mount its storage. Where log dirs \
                  are plain directories of this host, as on a test host, set require_mount = false"
             ));
         }
         let unlike = |expected: &&String| !same_source(expected, &mount.source);
-        if let Some(expected) = self.config.source.as_ref().filter(unlike) {
+        if let Some(expected) = self.source.as_ref().filter(unlike) {
             return Some(format!("{dir} is on {found}, and must be on {expected}. Mount the right storage"));
         }
-        if let Some(expected) = self.config.fstype.as_ref().filter(|t| **t != mount.fs_type) {
+        if let Some(expected) = self.fstype.as_ref().filter(|t| **t != mount.fs_type) {
             return Some(format!("{dir} is on {found}, and must be on a file system of type {expected}"));
         }
         // `fstype` names no storage: a disk of this host below a mount that is missing has its type as well.
-        let named = self.config.source.is_some() || self.config.local || !self.config.require_mount;
+        let named = self.source.is_some() || self.local || !self.require_mount;
         if !named && !mount.is_shared() {
             return Some(format!(
                 "{dir} is on {found}, and {} is not known as a network file system: the storage may be missing, \
@@ -208,7 +211,7 @@ impl Storage for Mounted {
         let found = self.verify(purpose).await?;
         for dir in &self.log_dirs {
             // No takeover puts there what is not there now.
-            if !has_meta(dir, self.config.timeout).await.map_err(|e| step_error(DRIVER, purpose, e))? {
+            if !has_meta(dir, self.timeout).await.map_err(|e| step_error(DRIVER, purpose, e))? {
                 let why = format!(
                     "{} has no {META}: it is not the formatted log dir of a broker. Mount the right storage, and do \
                      not format it",
@@ -264,10 +267,7 @@ mod tests {
     fn the_documented_section_is_accepted() {
         let config: StorageConfig = toml::from_str("driver = \"mounted\"").unwrap();
         assert!(matches!(&config, StorageConfig::Mounted(c) if c.require_mount && !c.local));
-        assert_eq!(
-            config.build(recovery::model::BrokerId(1), vec![], Path::new("/bin/false")).err().unwrap(),
-            ["log_dirs: there is none"]
-        );
+        assert_eq!(config.build(vec![], Path::new("/bin/false")).err().unwrap(), ["log_dirs: there is none"]);
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ pub enum WireError {
 impl WireError {
     /// Sorts what connecting came to. Whatever is not known to be news from the other side is a local fault,
     /// so that a host that has run out of sockets does not take the others for dead.
-    pub(super) fn of_connecting(at: &Endpoint, source: io::Error) -> Self {
+    pub(crate) fn of_connecting(at: &Endpoint, source: io::Error) -> Self {
         use io::ErrorKind as Kind;
         let at = at.clone();
         let host_down = source.raw_os_error() == Some(libc::EHOSTDOWN);

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::Dialer;
 use fakes::kafka::{Fake, Reply, framed, versions};
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ async fn speaks_the_newest_version_both_sides_know() {
         _ => None,
     })
     .await;
-    let mut connection = Connection::open(&fake.at, LIMIT).await.unwrap();
+    let mut connection = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap();
     let seen = connection.describe_cluster(LIMIT).await.unwrap();
     assert_eq!(seen.cluster_id, "c");
     let fenced: Vec<_> = seen.brokers.iter().map(|(id, r)| (id.0, *r)).collect();
@@ -78,7 +79,7 @@ async fn speaks_an_older_version_where_the_other_side_is_older() {
         _ => None,
     })
     .await;
-    let mut connection = Connection::open(&fake.at, LIMIT).await.unwrap();
+    let mut connection = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap();
     assert_eq!(connection.describe_cluster(LIMIT).await.unwrap().brokers.len(), 1);
     let error = connection.metadata(Topics::All, LIMIT).await.unwrap_err();
     assert!(matches!(error, WireError::Unsupported { .. }), "{error:?}");
@@ -97,7 +98,7 @@ async fn metadata_never_creates_topics_and_minus_one_is_nobody() {
         _ => None,
     })
     .await;
-    let mut connection = Connection::open(&fake.at, LIMIT).await.unwrap();
+    let mut connection = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap();
     let seen = connection.metadata(Topics::All, LIMIT).await.unwrap();
     let partition = &seen.partitions.partitions[0];
     assert_eq!(partition.topic, "orders");
@@ -111,14 +112,14 @@ async fn tells_a_refused_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
     drop(listener);
-    let error = Connection::open(&at, LIMIT).await.unwrap_err();
+    let error = Dialer::plaintext().open(&at, LIMIT).await.unwrap_err();
     assert!(matches!(error, WireError::Refused { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_a_fault_of_this_host() {
     let at: Endpoint = "no-such-host.invalid:9092".parse().unwrap();
-    let error = Connection::open(&at, SHORT).await.unwrap_err();
+    let error = Dialer::plaintext().open(&at, SHORT).await.unwrap_err();
     assert!(matches!(error, WireError::Local { .. }), "{error:?}");
 }
 
@@ -134,7 +135,7 @@ async fn tells_silence_and_can_wait_on() {
         _ => None,
     })
     .await;
-    let mut connection = Connection::open(&fake.at, LIMIT).await.unwrap();
+    let mut connection = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap();
     let version = connection.version::<MetadataRequest>().unwrap();
     let until = Instant::now() + SHORT;
     let asked = connection.send(&MetadataRequest::default(), version, until).await.unwrap();
@@ -148,7 +149,7 @@ async fn tells_silence_and_can_wait_on() {
 #[tokio::test]
 async fn tells_a_connection_that_is_closed_without_an_answer() {
     let fake = Fake::start(|_| Some(Reply::Close)).await;
-    let error = Connection::open(&fake.at, LIMIT).await.unwrap_err();
+    let error = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap_err();
     assert!(matches!(error, WireError::Closed { .. }), "{error:?}");
 }
 
@@ -163,7 +164,7 @@ async fn tells_nonsense() {
     for reply in replies {
         let said = reply.clone();
         let fake = Fake::start(move |_| Some(Reply::Raw(said.clone()))).await;
-        let error = Connection::open(&fake.at, LIMIT).await.unwrap_err();
+        let error = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap_err();
         assert!(matches!(error, WireError::Nonsense { .. }), "{reply:?}: {error:?}");
     }
 }
@@ -171,7 +172,7 @@ async fn tells_nonsense() {
 #[tokio::test]
 async fn an_answer_to_another_request_is_nonsense() {
     let fake = Fake::start(|call| Some(call.say_as(77, &versions()))).await;
-    let error = Connection::open(&fake.at, LIMIT).await.unwrap_err();
+    let error = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap_err();
     assert!(error.to_string().contains("request 77"), "{error}");
 }
 
@@ -182,7 +183,7 @@ async fn tells_error_codes_by_name() {
         _ => None,
     })
     .await;
-    let mut connection = Connection::open(&fake.at, LIMIT).await.unwrap();
+    let mut connection = Dialer::plaintext().open(&fake.at, LIMIT).await.unwrap();
     let error = connection.describe_cluster(LIMIT).await.unwrap_err();
     assert_eq!(error.code(), Some(114));
     assert!(error.to_string().contains("MismatchedEndpointType"), "{error}");
@@ -192,7 +193,7 @@ async fn tells_error_codes_by_name() {
 async fn opening_has_one_deadline() {
     let fake = Fake::start(|_| Some(Reply::Nothing)).await;
     let begin = Instant::now();
-    let error = Connection::open(&fake.at, SHORT).await.unwrap_err();
+    let error = Dialer::plaintext().open(&fake.at, SHORT).await.unwrap_err();
     assert!(matches!(error, WireError::Silent { .. }), "{error:?}");
     assert!(begin.elapsed() < SHORT * 10);
 }

@@ -5,7 +5,6 @@ mod cache;
 mod calls;
 mod parse;
 mod repeat;
-mod secrets;
 mod server;
 mod tls;
 mod whole;

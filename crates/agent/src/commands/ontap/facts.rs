@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use drivers::fence::OntapConfig;
+use ontap::OntapConfig;
 use ontap_client::{
     ActiveConnection, Aggregate, Client, ConnectionQuery, Error, Interface, InterfaceQuery, NfsService,
     PolicyRules, Version, Visibility, Volume, VolumeQuery,

@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use drivers::fence::{FenceConfig, OntapConfig};
+use crate::config::FenceConfig;
+use ontap::OntapConfig;
 
 use super::sites::sites;
 use crate::UsageError;

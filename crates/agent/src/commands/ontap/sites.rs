@@ -1,7 +1,8 @@
 //! Which volumes the commands are about: those of every broker's `[broker.storage.grant]`.
 
-use drivers::fence::OntapConfig;
-use drivers::storage::{MountConfig, StorageConfig};
+use drivers::storage::MountConfig;
+use ontap::OntapConfig;
+use ontap::storage::StorageConfig;
 use recovery::model::BrokerId;
 
 use crate::config::Config;

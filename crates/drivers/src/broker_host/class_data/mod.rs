@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use ontap_client::Secrets;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use schemars::JsonSchema;
+use secrets::Secrets;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, off_path_error};
@@ -40,11 +40,11 @@ use super::user::User;
 use super::{BrokerHostConfig, process};
 use crate::host_lock;
 use crate::off_path::off_path;
-use crate::secrets::{in_settings, in_words};
 pub(super) use environment::{VARIABLE, with_archive};
 use record::Record;
 use recovery::model::BrokerId;
 use recovery::ports::StepError;
+use secrets::{in_settings, in_words};
 
 const DRIVER: &str = "class_data";
 

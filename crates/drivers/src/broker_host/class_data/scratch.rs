@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ontap_client::Secrets;
+use secrets::Secrets;
 
 use super::super::problem::Problem;
 use super::super::user::User;

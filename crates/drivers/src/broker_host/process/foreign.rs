@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ontap_client::Secrets;
+use secrets::Secrets;
 
 use super::super::BROKER;
 use super::super::problem::Problem;
@@ -15,9 +15,9 @@ use super::super::site::Site;
 use super::super::verify;
 use super::{DRIVER, Inner};
 use crate::command::{self, CommandError, ending, last_words};
-use crate::secrets::in_words;
 use recovery::model::BrokerId;
 use recovery::ports::{BoxError, Note, StepError};
+use secrets::in_words;
 
 /// How often the processes are looked at. A look reads the whole of `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

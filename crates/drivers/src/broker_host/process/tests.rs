@@ -258,7 +258,7 @@ async fn an_agent_killed_at_any_instant_leaves_one_kafka() {
         let driver = bed.driver();
         driver.render(BROKER, Epoch(1)).await.unwrap();
         let mut agent = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "drivers::broker_host::process::tests::agent_that_is_killed"])
+            .args(["--exact", "broker_host::process::tests::agent_that_is_killed"])
             .env(AGENT_OF, bed.root.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

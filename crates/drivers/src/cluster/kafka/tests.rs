@@ -219,7 +219,7 @@ impl Bed {
             controllers: controllers.iter().map(|text| text.parse().unwrap()).collect(),
             id: id.map(str::to_owned),
         };
-        KafkaCluster::new(config, BTreeMap::from([(BrokerId(1), dead)])).unwrap()
+        KafkaCluster::new(Dialer::plaintext(), config, BTreeMap::from([(BrokerId(1), dead)])).unwrap()
     }
 
     fn cluster(&self) -> KafkaCluster {
@@ -442,7 +442,7 @@ async fn nothing_to_give_back_is_fine() {
 fn all_problems_of_the_configuration_are_told() {
     let text = r#"{"bootstrap": [], "controllers": ["1@a:9093", "1@b:9093"], "id": " "}"#;
     let config: ClusterConfig = serde_json::from_str(text).unwrap();
-    let problems = KafkaCluster::new(config, BTreeMap::new()).unwrap_err();
+    let problems = KafkaCluster::new(Dialer::plaintext(), config, BTreeMap::new()).unwrap_err();
     assert_eq!(problems.len(), 3, "{problems:?}");
     let wrong = r#"{"bootstrap": ["a:9092"], "controller": []}"#;
     assert!(serde_json::from_str::<ClusterConfig>(wrong).is_err(), "unknown keys are refused");

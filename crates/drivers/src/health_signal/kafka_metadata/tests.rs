@@ -54,7 +54,7 @@ fn serve(listening: Listening, list: &List) -> Fake {
 
 fn signal(bootstrap: &[Endpoint]) -> (KafkaMetadata, watch::Receiver<BTreeMap<BrokerId, Endpoint>>) {
     let (sender, listed) = watch::channel(BTreeMap::new());
-    (KafkaMetadata::new(bootstrap, sender), listed)
+    (KafkaMetadata::new(&Dialer::plaintext(), bootstrap, sender), listed)
 }
 
 fn listed(evidence: &[Evidence]) -> Option<Vec<i32>> {
@@ -151,7 +151,7 @@ fn clients_whose_servers_are_gone_ask_different_brokers() {
     let endpoint = |id: i32| format!("kafka-{id}:9092").parse::<Endpoint>().unwrap();
     let brokers: BTreeMap<_, _> = (1..=9).map(|id| (BrokerId(id), endpoint(id))).collect();
     let next = |client: i32| {
-        let mut line = Line::to(usize::try_from(client).unwrap(), &endpoint(client + 1));
+        let mut line = Line::to(Dialer::plaintext(), usize::try_from(client).unwrap(), &endpoint(client + 1));
         line.learn(&brokers);
         assert_eq!((line.turn, line.endpoints.len()), (0, 9));
         line.endpoints[1].clone()
@@ -163,7 +163,7 @@ fn clients_whose_servers_are_gone_ask_different_brokers() {
 #[test]
 fn a_broker_that_answers_is_asked_on_although_it_is_listed_no_more() {
     let endpoint = |id: i32| format!("kafka-{id}:9092").parse::<Endpoint>().unwrap();
-    let mut line = Line::to(0, &endpoint(1));
+    let mut line = Line::to(Dialer::plaintext(), 0, &endpoint(1));
     line.learn(&(1..=3).map(|id| (BrokerId(id), endpoint(id))).collect());
     line.turn = 1;
     line.learn(&[(BrokerId(3), endpoint(3))].into());

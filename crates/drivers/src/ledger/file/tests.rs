@@ -321,7 +321,7 @@ fn a_full_disk_leaves_nothing_half_done() {
         .args(["--map-root-user", "--mount", "sh", "-c", inside])
         .arg(dir.path())
         .arg(test)
-        .args(["--exact", "drivers::ledger::file::tests::on_a_tiny_disk", "--ignored", "--nocapture"])
+        .args(["--exact", "ledger::file::tests::on_a_tiny_disk", "--ignored", "--nocapture"])
         .env(INSIDE, dir.path())
         .output();
     let Ok(output) = output else { return eprintln!("SKIPPED: there is no `unshare` here") };

@@ -25,14 +25,12 @@ use futures_util::future::join_all;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::lock_wait;
 use super::log_dir::{self, look};
 use super::mounted::{cannot_break, step_error};
 use super::mountinfo::{Mount, Mounts, is_plain, plainly, same_source};
 use super::probe::{ProbeAct, ProbeError, Prober};
-use super::snapshot::SnapshotConfig;
+use super::{Nothing, lock_wait};
 use crate::command::{CommandError, Ended, ending, last_words, run};
-use crate::fence::OntapGrantConfig;
 use crate::off_path::off_path;
 use recovery::model::{Epoch, HeldLock, human};
 use recovery::ports::{BoxError, Note, StepError, Storage};
@@ -45,7 +43,7 @@ const DEFAULT_OPTIONS: &str = "vers=4.1,proto=tcp,hard,nconnect=16,noatime";
 /// Log dirs on NFS that a takeover mounts on this host.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NfsConfig {
+pub struct NfsConfig<G = Nothing, S = Nothing> {
     /// What to mount. Every log dir of the broker lies on one of these.
     pub mount: Vec<MountConfig>,
     /// How long one `mount`, one `umount` or one look at a log dir may take. Whether a mount that is there
@@ -60,13 +58,11 @@ pub struct NfsConfig {
     #[schemars(with = "String")]
     pub lock_wait: Duration,
     /// Lets this host in by the storage's export rules before it mounts.
-    #[serde(default)]
-    pub grant: Option<Box<OntapGrantConfig>>,
+    pub grant: Option<Box<G>>,
     /// Has ONTAP take a snapshot of each of the broker's volumes before this host is let in, named by broker
     /// and epoch as `understudy-broker-1-epoch-7`. A restart in place and a switchover take one as well, for
     /// they are epochs too.
-    #[serde(default)]
-    pub snapshot: Option<Box<SnapshotConfig>>,
+    pub snapshot: Option<Box<S>>,
 }
 
 /// One NFS mount.
@@ -94,7 +90,7 @@ fn default_options() -> String {
     DEFAULT_OPTIONS.to_owned()
 }
 
-impl NfsConfig {
+impl<G, S> NfsConfig<G, S> {
     /// The driver for a broker with these log dirs. `program` is called as
     /// `program storage-probe ACT --dir DIR`, and does what [`super::probe::act`] does.
     ///

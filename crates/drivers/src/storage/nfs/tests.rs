@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use super::super::StorageConfig;
 use super::*;
 use crate::in_namespaces::{inside, must, run_ignored_tests_of};
-use recovery::model::BrokerId;
 use recovery::ports::chain;
 
 const EPOCH: Epoch = Epoch(1);
@@ -14,7 +13,7 @@ fn mount(target: &Path, options: &str) -> MountConfig {
 
 fn nfs(mounts: Vec<MountConfig>) -> Nfs {
     let log_dirs = mounts.iter().map(|mount| mount.target.clone()).collect();
-    let config = NfsConfig {
+    let config: NfsConfig = NfsConfig {
         mount: mounts,
         timeout: default_timeout(),
         lock_wait: lock_wait(),
@@ -40,11 +39,7 @@ fn the_documented_section_is_accepted() {
     let config: StorageConfig = toml::from_str(text).unwrap();
     let StorageConfig::Nfs(nfs) = &config else { panic!("another driver") };
     assert_eq!(nfs.mount[0].options, "vers=4.1,proto=tcp,hard,nconnect=16,noatime");
-    assert!(
-        config
-            .build(BrokerId(2), vec![PathBuf::from("/mnt/kafka/broker2/data")], Path::new("/bin/true"))
-            .is_ok()
-    );
+    assert!(config.build(vec![PathBuf::from("/mnt/kafka/broker2/data")], Path::new("/bin/true")).is_ok());
 }
 
 #[test]
@@ -54,7 +49,7 @@ fn bad_values_are_reported_together() {
         MountConfig { source: "svm1".to_owned(), ..mount(Path::new("/mnt/b"), "hard, noatime") },
         mount(Path::new("/mnt/b/c"), "hard"),
     ];
-    let config = NfsConfig {
+    let config: NfsConfig = NfsConfig {
         mount: mounts,
         timeout: Duration::ZERO,
         lock_wait: lock_wait(),

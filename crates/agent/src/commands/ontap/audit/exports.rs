@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use drivers::fence::{is_mark, single_address};
+use ontap::{is_mark, single_address};
 use ontap_client::{ExportRule, Volume};
 
 use super::super::facts::Facts;

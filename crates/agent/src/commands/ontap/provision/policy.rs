@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use drivers::fence::{is_mark, single_address};
+use ontap::{is_mark, single_address};
 use ontap_client::{ExportRule, PolicyRules, Volume};
 
 use super::super::audit::unfit;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use drivers::fence::OntapConfig;
+use ontap::OntapConfig;
 use ontap_client::{Aggregate, Interface, LinkState};
 
 use super::super::facts::Facts;

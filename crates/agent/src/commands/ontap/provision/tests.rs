@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::Parser;
-use drivers::fence::OntapConfig;
-use drivers::storage::StorageConfig;
+use ontap::OntapConfig;
+use ontap::storage::StorageConfig;
 use ontap_client::{PolicyRules, Version, Volume};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

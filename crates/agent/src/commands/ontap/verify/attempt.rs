@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use drivers::fence::{OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, is_mark, serving_nodes};
+use ontap::{OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, is_mark, serving_nodes};
 use ontap_client::{Client, FlushAnswer, Lock, LockQuery, Polarity};
 use recovery::model::{Epoch, HostName};
 use recovery::ports::{Fence, Note, chain};

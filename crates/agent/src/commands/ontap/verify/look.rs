@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use drivers::fence::{ServingNodes, serving_nodes};
+use ontap::{ServingNodes, serving_nodes};
 use ontap_client::{Client, Lock, LockQuery, NfsClient, NfsClientQuery, Qtree, Visibility, is_constituent};
 use recovery::ports::chain;
 

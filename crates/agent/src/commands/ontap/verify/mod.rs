@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::Context;
-use drivers::fence::OntapConfig;
+use ontap::OntapConfig;
 use ontap_client::{Client, Error};
 use recovery::ports::chain;
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use drivers::fence::{FenceConfig, OntapConfig};
+use crate::config::FenceConfig;
 use hyper::Uri;
+use ontap::OntapConfig;
 
 use crate::UsageError;
 use crate::cli::Verify;

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use super::super::super::advertised::{self, ReachPage, is_own};
 use super::*;
 use crate::health_signal::peer::PeerConfig;
+use kafka::Dialer;
 
 /// Broker 2, in every ISR and answering at its own listener, with what the cluster says of where it is.
 #[tokio::test]
@@ -79,6 +80,7 @@ async fn a_broker_that_a_peer_does_not_reach_is_not_back() {
     let nobody = elsewhere.world().brokers[&1].0.clone().unwrap();
     elsewhere.world().brokers.insert(2, (Some(nobody.clone()), false));
     let theirs = KafkaCluster::new(
+        Dialer::plaintext(),
         ClusterConfig { bootstrap: vec![elsewhere.brokers[1].at.clone()], controllers: Vec::new(), id: None },
         BTreeMap::new(),
     );
@@ -103,7 +105,7 @@ async fn a_peer_that_does_not_tell_keeps_no_broker_from_being_back() {
         controllers: Vec::new(),
         id: None,
     };
-    let blind = KafkaCluster::new(blind, BTreeMap::new()).unwrap();
+    let blind = KafkaCluster::new(Dialer::plaintext(), blind, BTreeMap::new()).unwrap();
     let nobody = format!("http://{}", bed.world().brokers[&1].0.clone().unwrap());
     let gone = Arc::new(PeerConfig { host: "s2".to_owned(), url: nobody }.build().unwrap());
     assert!(gone.is_there(), "it was not asked yet");

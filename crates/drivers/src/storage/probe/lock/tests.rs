@@ -24,11 +24,7 @@ fn a_process_that_holds_a_lock() {
 /// A process other than ours that holds a POSIX lock on `path`.
 fn another_process(path: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([
-        "--exact",
-        "drivers::storage::probe::lock::tests::a_process_that_holds_a_lock",
-        "--nocapture",
-    ]);
+    command.args(["--exact", "storage::probe::lock::tests::a_process_that_holds_a_lock", "--nocapture"]);
     let mut child = command.env(HOLDS, path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "held"), "the other process has no lock");

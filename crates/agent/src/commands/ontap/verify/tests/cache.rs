@@ -96,7 +96,7 @@ async fn no_mark_of_an_epoch_is_taken_for_the_address_that_nobody_has() {
     });
     let findings = site.look().await;
     assert_eq!(verdict(&findings, Assumption::CheckAccess), Some(Verdict::Holds), "{findings:?}");
-    assert!(drivers::fence::is_mark(&NOBODY), "and no host has it");
+    assert!(ontap::is_mark(&NOBODY), "and no host has it");
 }
 
 /// The wide flush has every client of the SVM asked for anew: nothing that is tried goes that far.

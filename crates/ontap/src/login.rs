@@ -8,8 +8,8 @@ use ontap_client::{Auth, Client, Fingerprint, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::certificate::CertificateFile;
-use crate::off_path::off_path;
+use drivers::certificate::CertificateFile;
+use drivers::off_path::off_path;
 use recovery::ports::BoxError;
 
 /// How long reading the files may take.
@@ -48,7 +48,7 @@ pub struct OntapConfig {
 
 impl OntapConfig {
     /// The files with certificates.
-    pub(crate) fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
+    pub fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
         let authorities = self.ca.iter().map(|file| CertificateFile::authorities(file));
         authorities.chain(self.certificate.iter().map(|file| CertificateFile::chain(file)))
     }

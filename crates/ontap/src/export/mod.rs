@@ -18,7 +18,6 @@ mod control;
 mod ensure;
 mod flush;
 mod grant;
-mod login;
 mod marks;
 mod motion;
 mod nodes;
@@ -43,13 +42,12 @@ use tokio::time::Instant;
 
 use self::control::Control;
 pub use self::grant::{OntapGrant, OntapGrantConfig};
-pub use self::login::OntapConfig;
-pub(crate) use self::login::{Login, Stamp};
 pub use self::marks::is_mark;
 pub use self::nodes::{ServingNodes, serving_nodes};
 use self::survey::list;
 pub use self::survey::single_address;
 use self::witness::{Silence, Witness};
+use crate::login::{Login, OntapConfig};
 use recovery::model::{Epoch, HostName, human};
 use recovery::ports::{Fence, Note, Proof, StepError};
 

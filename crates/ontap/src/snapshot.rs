@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::fence::ontap_export::Login;
-use crate::fence::{OntapConfig, OntapGrantConfig};
+use crate::login::Login;
+use crate::{OntapConfig, OntapGrantConfig};
 use recovery::model::{BrokerId, Epoch, human};
 use recovery::ports::{Note, StepError, chain};
 

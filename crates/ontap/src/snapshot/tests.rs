@@ -8,10 +8,10 @@ use ontap_client::Fingerprint;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::super::StorageConfig;
-use super::super::granted::Granted;
-use super::super::snapshotted::Snapshotted;
 use super::*;
+use crate::granted::Granted;
+use crate::snapshotted::Snapshotted;
+use crate::storage::{self, StorageConfig};
 use recovery::model::HeldLock;
 use recovery::ports::Storage;
 
@@ -306,7 +306,7 @@ const LOGIN: &str = "url = \"https://c\"\nuser = \"u\"\npassword_file = \"/p\"\n
 
 fn build(text: &str, log_dir: &str) -> Result<(), Vec<String>> {
     let config: StorageConfig = toml::from_str(text).unwrap();
-    config.build(BROKER, vec![PathBuf::from(log_dir)], std::path::Path::new("/bin/true")).map(drop)
+    storage::build(config, BROKER, vec![PathBuf::from(log_dir)], std::path::Path::new("/bin/true")).map(drop)
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Secrets {
 
     /// The same for what an answer says for people: its errors and messages. Names and values stay as they
     /// are, for they are acted on.
-    pub(crate) fn redact_answer(&self, answer: &mut Value) {
+    pub fn redact_answer(&self, answer: &mut Value) {
         match answer {
             Value::Array(all) => all.iter_mut().for_each(|value| self.redact_answer(value)),
             Value::Object(fields) => {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::flush::Flush;
 use super::survey::{Export, Survey, list};
 use super::{OntapConfig, OntapExport, OntapExportConfig, ProofLevel, Purpose, marks};
-use crate::ontap_moves;
+use crate::moves;
 use recovery::model::{Epoch, Grace, human};
 use recovery::ports::{Note, StepError};
 
@@ -132,8 +132,7 @@ impl OntapGrant {
         let purpose = self.purpose("see what moved of");
         let client = self.0.client(&purpose).await.ok()?.within(GRACE_LIMIT);
         let (svm, volumes) = (&self.0.svm, self.0.volumes.iter().map(String::as_str).collect::<Vec<_>>());
-        let (places, grace) =
-            tokio::join!(ontap_moves::places(&client, svm, &volumes), ontap_moves::grace(&client, svm));
+        let (places, grace) = tokio::join!(moves::places(&client, svm, &volumes), moves::grace(&client, svm));
         places.ok()?.grace((self.0.login.url(), svm), grace)
     }
 

@@ -16,9 +16,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
-use crate::fence::OntapConfig;
-use crate::fence::ontap_export::Login;
-use crate::ontap_moves::{self, Places};
+use crate::OntapConfig;
+use crate::login::Login;
+use crate::moves::{self, Places};
 use recovery::model::{BrokerId, CanaryOutcome, Evidence, Fact, HostName, Moment, VolumeUse, human};
 use recovery::ports::{Clock, HealthSignal, chain};
 
@@ -357,21 +357,21 @@ impl OntapClients {
     /// Sees every now and then whether what serves the SVM has moved. What cannot be read has not. `client`:
     /// one that had proven its login when the look began.
     async fn see_moves(&self, client: Option<Client>, clock: &dyn Clock) {
-        let due = |last: &(Moment, Places)| clock.now().mono.since(last.0) >= ontap_moves::LOOKS_APART;
+        let due = |last: &(Moment, Places)| clock.now().mono.since(last.0) >= moves::LOOKS_APART;
         if !lock(&self.moves).last.as_ref().is_none_or(due) {
             return;
         }
         let Some(client) = client else { return };
         let names: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
-        let Ok(now) = ontap_moves::places(&client, &self.svm, &names).await else { return };
+        let Ok(now) = moves::places(&client, &self.svm, &names).await else { return };
         let before = lock(&self.moves).last.clone();
         let moved = before.as_ref().is_some_and(|(_, before)| now.moved_since(before));
-        let grace = if moved { Some(ontap_moves::grace(&client, &self.svm).await) } else { None };
+        let grace = if moved { Some(moves::grace(&client, &self.svm).await) } else { None };
         let at = clock.now().mono;
         if let Some((seen, before)) = before {
             // By the clock of this process, which a takeover has too.
             let after = Instant::now().checked_sub(at.since(seen)).unwrap_or_else(Instant::now);
-            ontap_moves::keep((self.login.url(), &self.svm), &before, &now, after);
+            moves::keep((self.login.url(), &self.svm), &before, &now, after);
         }
         let mut moves = lock(&self.moves);
         moves.last = Some((at, now));

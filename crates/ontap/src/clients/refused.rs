@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ontap_client::Client;
 
-use crate::fence::ontap_export::Stamp;
+use crate::login::Stamp;
 use recovery::model::{Moment, human};
 
 /// From the first login that was refused to the next try.

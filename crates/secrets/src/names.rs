@@ -11,7 +11,8 @@ pub fn names_a_secret(name: &str) -> bool {
 
 /// The secrets in settings: whole values by their names, and what values hold, such as
 /// `-Djavax.net.ssl.keyStorePassword=…` or the password of a JAAS login.
-pub(crate) fn in_settings<'s>(settings: impl IntoIterator<Item = (&'s str, &'s str)>) -> Vec<&'s str> {
+#[must_use]
+pub fn in_settings<'s>(settings: impl IntoIterator<Item = (&'s str, &'s str)>) -> Vec<&'s str> {
     let of = |(name, value): (&str, &'s str)| {
         let whole = names_a_secret(name).then_some(value);
         let words = value.split(|c: char| c.is_whitespace() || matches!(c, ';' | ','));
@@ -21,7 +22,8 @@ pub(crate) fn in_settings<'s>(settings: impl IntoIterator<Item = (&'s str, &'s s
 }
 
 /// The secrets in the words of a command: `--password=…`, `-Dx.password=…`, `--password …`.
-pub(crate) fn in_words<'s>(words: impl IntoIterator<Item = &'s str>) -> Vec<&'s str> {
+#[must_use]
+pub fn in_words<'s>(words: impl IntoIterator<Item = &'s str>) -> Vec<&'s str> {
     let (mut found, mut follows) = (Vec::new(), false);
     for word in words {
         let pair = word.split_once('=').filter(|(name, _)| names_a_secret(name));

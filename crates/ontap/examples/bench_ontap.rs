@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use drivers::fence::{FenceConfig, OntapGrantConfig};
 use fakes::ontap::{Fake, World};
+use ontap::{OntapExportConfig, OntapGrantConfig};
 use ontap_client::Fingerprint;
 use recovery::model::{Epoch, HostName};
 use recovery::ports::Fence;
@@ -98,7 +98,7 @@ fn world(names: &[String]) -> World {
 fn drivers(
     fake: &Fake,
     names: &[String],
-) -> Outcome<(Arc<dyn Fence>, drivers::fence::ontap_export::OntapGrant, tempfile::NamedTempFile)> {
+) -> Outcome<(Arc<dyn Fence>, ontap::OntapGrant, tempfile::NamedTempFile)> {
     let mut password = tempfile::NamedTempFile::new()?;
     password.write_all(b"secret\n")?;
     let pin = Fingerprint::of(fake.certificate_der().ok_or("no certificate")?);
@@ -110,8 +110,9 @@ fn drivers(
             password.path()
         )
     };
-    let fence = format!("driver = \"ontap_export\"\nproof = \"flushed\"\n{}", section(OLD));
-    let fence = toml::from_str::<FenceConfig>(&fence)?.build().map_err(|all| all.join("; "))?;
+    let fence = format!("proof = \"flushed\"\n{}", section(OLD));
+    let fence =
+        toml::from_str::<OntapExportConfig>(&fence)?.build().map(Arc::new).map_err(|all| all.join("; "))?;
     let grant =
         toml::from_str::<OntapGrantConfig>(&section(NEW))?.build(&[]).map_err(|all| all.join("; "))?;
     Ok((fence, grant, password))

@@ -16,7 +16,6 @@ mod lies;
 mod limits;
 
 use super::*;
-use crate::fence::FenceConfig;
 use recovery::ports::chain;
 
 const EPOCH: Epoch = Epoch(7);
@@ -458,12 +457,12 @@ async fn what_is_configured_is_what_is_used() {
     std::fs::write(&chain_file, &made.certificate_pem).unwrap();
     std::fs::write(&key, &made.key_pem).unwrap();
     let text = format!(
-        "driver = \"ontap_export\"\nsvm = \"svm1\"\nvolumes = [\"kafka01\"]\naddresses = [\"10.0.0.101\"]\n\
+        "svm = \"svm1\"\nvolumes = [\"kafka01\"]\naddresses = [\"10.0.0.101\"]\n\
          proof = \"read_back\"\n[ontap]\nurl = \"{}\"\nca = {ca:?}\ncertificate = {chain_file:?}\nkey = {key:?}",
         site.fake.url()
     );
-    let config: FenceConfig = toml::from_str(&text).unwrap();
-    let fence: Arc<dyn Fence> = config.build().unwrap();
+    let config: OntapExportConfig = toml::from_str(&text).unwrap();
+    let fence = config.build().unwrap();
     assert_eq!(fence.name(), "ontap_export");
     fence.check(&host()).await.unwrap();
     std::fs::remove_file(&key).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::fence::ontap_export::OntapGrant;
+use crate::export::OntapGrant;
 use recovery::model::{Epoch, Grace, HeldLock};
 use recovery::ports::{Note, StepError, Storage};
 
@@ -77,7 +77,7 @@ mod tests {
     use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::fence::{FenceConfig, OntapGrantConfig};
+    use crate::{OntapExportConfig, OntapGrantConfig};
     use recovery::model::HostName;
     use recovery::ports::{Fence, chain};
 
@@ -163,8 +163,8 @@ mod tests {
                 password.path()
             )
         };
-        let fence = format!("driver = \"ontap_export\"\nproof = \"flushed\"\n{}", text(old()));
-        let fence = toml::from_str::<FenceConfig>(&fence).unwrap().build().unwrap();
+        let fence = format!("proof = \"flushed\"\n{}", text(old()));
+        let fence = toml::from_str::<OntapExportConfig>(&fence).unwrap().build().map(Arc::new).unwrap();
         let grant = toml::from_str::<OntapGrantConfig>(&text(new())).unwrap().build(&[]).unwrap();
         let storage = Granted { grant, inner: Arc::new(Mounts(Arc::clone(&fake))) };
         Site { fake, fence, storage, _password: password }
@@ -294,7 +294,7 @@ mod tests {
         let site = site().await;
         let url = site.fake.url();
         let client = site.storage.grant.client().await;
-        let look = async || crate::ontap_moves::places(&client, "svm1", &["kafka01"]).await.unwrap();
+        let look = async || crate::moves::places(&client, "svm1", &["kafka01"]).await.unwrap();
         let at = |node: &str, home: bool| {
             let place = serde_json::json!({ "location": { "node": { "name": node }, "is_home": home } });
             site.fake.world(|world| world.update(Table::Interfaces, &[("name", "lif1")], place));
@@ -303,7 +303,7 @@ mod tests {
         let before = look().await;
         at("node-01", true);
         assert_eq!(site.storage.grace().await, None, "nobody has seen it");
-        let keep = |svm: &str, after, now: &_| crate::ontap_moves::keep((&url, svm), &before, now, after);
+        let keep = |svm: &str, after, now: &_| crate::moves::keep((&url, svm), &before, now, after);
         let now = look().await;
         keep("svm2", tokio::time::Instant::now(), &now);
         let long_ago = tokio::time::Instant::now().checked_sub(std::time::Duration::from_secs(56));

@@ -1,0 +1,86 @@
+//! Storage whose volumes are on ONTAP: this host is let in, and a snapshot is taken before.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use drivers::certificate::CertificateFile;
+use recovery::model::BrokerId;
+use recovery::ports::Storage;
+
+use crate::clients::Watched;
+use crate::granted::Granted;
+use crate::snapshotted::Snapshotted;
+use crate::{OntapConfig, OntapGrantConfig, SnapshotConfig};
+
+/// How a broker's log dirs come to this host.
+pub type StorageConfig = drivers::storage::StorageConfig<OntapGrantConfig, SnapshotConfig>;
+
+/// The driver for a broker with these log dirs, ready to use. `program`: see
+/// [`drivers::storage::StorageConfig::build`].
+///
+/// # Errors
+/// Every bad value, as `key: what is wrong`.
+pub fn build(
+    config: StorageConfig,
+    broker: BrokerId,
+    log_dirs: Vec<PathBuf>,
+    program: &Path,
+) -> Result<Arc<dyn Storage>, Vec<String>> {
+    let mut problems = Vec::new();
+    let sources = config.sources();
+    let (grant, snapshot) = (config.grant().cloned(), config.snapshot().cloned());
+    let known = !sources.is_empty() && sources.iter().all(|source| source.contains(":/"));
+    if grant.as_ref().is_some_and(|grant| grant.paths.is_empty()) && !known {
+        // Else nobody would know whether the log dirs are in the volumes that change hands.
+        problems.push(
+            "source: write `server:/path` of what is mounted (or `paths` in the grant), to compare it with the \
+             grant's volumes"
+                .to_owned(),
+        );
+    }
+    let storage = config.build(log_dirs, program).map_err(|said| problems.extend(said)).ok();
+    let snapshots = snapshot.map(|snapshot| snapshot.build(broker, grant.as_ref())).transpose();
+    let snapshots = within("snapshot", snapshots, &mut problems);
+    let grant = within("grant", grant.map(|grant| grant.build(&sources)).transpose(), &mut problems);
+    let Some(mut storage) = storage.filter(|_| problems.is_empty()) else { return Err(problems) };
+    if let Some(grant) = grant {
+        storage = Arc::new(Granted { grant, inner: storage });
+    }
+    if let Some(snapshots) = snapshots {
+        // Outermost, so that it is taken while nobody is let in.
+        storage = Arc::new(Snapshotted { snapshots, inner: storage });
+    }
+    Ok(storage)
+}
+
+/// Where the volumes of `broker` are, if its grant says so, or else its snapshots.
+#[must_use]
+pub fn watched(config: &StorageConfig, broker: BrokerId) -> Option<Watched> {
+    let (ontap, svm, volumes) = match (config.grant(), config.snapshot()) {
+        (Some(grant), _) => (grant.ontap.clone(), grant.svm.clone(), grant.volumes.clone()),
+        (None, Some(own)) => (own.ontap.clone()?, own.svm.clone()?, own.volumes.clone()?),
+        (None, None) => return None,
+    };
+    Some(Watched { broker, ontap, svm, volumes })
+}
+
+/// The files with certificates that the grant and the snapshots need.
+#[must_use]
+pub fn certificates(config: &StorageConfig) -> Vec<CertificateFile> {
+    let snapshot = config.snapshot().and_then(|snapshot| snapshot.ontap.as_ref());
+    let systems = config.grant().map(|grant| &grant.ontap).into_iter().chain(snapshot);
+    systems.flat_map(OntapConfig::certificates).collect()
+}
+
+/// The addresses by which this host mounts the volumes, as its grant has them.
+#[must_use]
+pub fn addresses(config: &StorageConfig) -> Vec<IpAddr> {
+    config.grant().map(|grant| grant.addresses.clone()).unwrap_or_default()
+}
+
+/// What a section inside this one makes, or its problems with the section's name before them.
+fn within<T>(section: &str, built: Result<Option<T>, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    let said = |said: Vec<String>| problems.extend(said.iter().map(|text| format!("{section}.{text}")));
+    built.map_err(said).ok().flatten()
+}
