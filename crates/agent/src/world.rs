@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use crate::config::FenceConfig;
+use crate::config::{AddressConfig, FenceConfig};
 use anyhow::{Context, anyhow};
-use drivers::address::AddressConfig;
 use drivers::broker_host::RunHere;
 use drivers::clients::KnownClients;
 use drivers::clients::own::OwnClients;

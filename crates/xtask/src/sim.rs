@@ -57,7 +57,7 @@ fn simulate(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn command(workspace: &Workspace, args: &Args) -> Result<Command> {
-    let program = workspace.build(&["understudy-sim"], Profile::Release)?.path("sim")?;
+    let program = workspace.build(&["understudy-sim"], Profile::Dev)?.path("sim")?;
     let mut sim = Command::new(program);
     sim.args(["--seeds", &args.seeds.to_string(), "--from", &args.from.to_string()]);
     if let Some(jobs) = args.jobs {

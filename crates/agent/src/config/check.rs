@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::AddressConfig;
 use crate::config::FenceConfig;
-use drivers::address::AddressConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::kafka_probe;

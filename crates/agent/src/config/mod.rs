@@ -1,5 +1,6 @@
 //! The configuration: one TOML file, read and checked as a whole before anything starts.
 
+mod address;
 mod check;
 mod document;
 mod exports;
@@ -17,7 +18,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use drivers::address::AddressConfig;
 use drivers::broker_host::class_data::ClassData;
 use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
@@ -29,6 +29,7 @@ use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 
+pub use address::AddressConfig;
 pub use fence::FenceConfig;
 pub(crate) use fences::outlive;
 pub use problem::{ConfigError, Problem};

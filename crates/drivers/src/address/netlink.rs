@@ -3,6 +3,7 @@
 mod network;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -80,6 +81,12 @@ fn default_announce_every() -> Duration {
 }
 
 impl NetlinkConfig {
+    /// The address that moves, without its prefix; `None` if it is none.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address.parse::<Cidr>().ok().map(|cidr| cidr.address)
+    }
+
     /// The driver, ready to use. `clients`: whose connections it can reset.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod cache;
 mod calls;
 mod parse;
 mod repeat;
+mod secrets;
 mod server;
 mod tls;
 mod whole;

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::super::AddressConfig;
 use super::*;
 use crate::clients::ClientsPage;
 use crate::in_namespaces::{inside, must, run_ignored_tests_of};
@@ -16,8 +15,8 @@ fn netlink(address: &str) -> Netlink {
 }
 
 fn netlink_of(address: &str, clients: Arc<KnownClients>) -> Netlink {
-    let text = format!("driver = \"netlink\"\naddress = \"{address}\"\ninterface = \"here\"");
-    let AddressConfig::Netlink(config) = toml::from_str(&text).unwrap();
+    let text = format!("address = \"{address}\"\ninterface = \"here\"");
+    let config: NetlinkConfig = toml::from_str(&text).unwrap();
     config.build(clients).unwrap()
 }
 
@@ -58,10 +57,10 @@ async fn until_peer_knows(address: &str, mac: &str) {
 
 #[test]
 fn bad_values_are_reported_together() {
-    let text = "driver = \"netlink\"\naddress = \"10.0.0.1\"\ninterface = \"a b\"\nprobe_for = \"1min\"\nannounce_every = \"0s\"";
-    let problems = toml::from_str::<AddressConfig>(text).unwrap().build(Arc::default()).err().unwrap();
+    let text = "address = \"10.0.0.1\"\ninterface = \"a b\"\nprobe_for = \"1min\"\nannounce_every = \"0s\"";
+    let problems = toml::from_str::<NetlinkConfig>(text).unwrap().build(Arc::default()).err().unwrap();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    assert!(toml::from_str::<AddressConfig>("driver = \"netlink\"\nadress = \"10.0.0.1/24\"").is_err());
+    assert!(toml::from_str::<NetlinkConfig>("adress = \"10.0.0.1/24\"").is_err());
 }
 
 #[tokio::test]

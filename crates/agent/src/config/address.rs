@@ -1,0 +1,46 @@
+//! Which driver each `[broker.address]` section means.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use drivers::address::NetlinkConfig;
+use drivers::clients::KnownClients;
+use recovery::ports::Address;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// How a broker's address moves to this host.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "driver", rename_all = "snake_case")]
+pub enum AddressConfig {
+    /// As a further address of one of this host's interfaces.
+    Netlink(NetlinkConfig),
+}
+
+impl AddressConfig {
+    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self, clients: Arc<KnownClients>) -> Result<Arc<dyn Address>, Vec<String>> {
+        match self {
+            Self::Netlink(config) => Ok(Arc::new(config.build(clients)?)),
+        }
+    }
+
+    /// The address that moves, without its prefix; `None` if the configuration is wrong.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Netlink(config) => config.ip(),
+        }
+    }
+
+    /// The address that moves, for people to read.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::Netlink(config) => &config.address,
+        }
+    }
+}
