@@ -17,13 +17,17 @@ pub use metrics::Metrics;
 
 use crate::cli::LogFormat;
 
+/// Our own crates that log, by the names that their lines have.
+const OURS: [&str; 5] = ["understudy", "recovery", "drivers", "kafka", "ontap"];
+
 /// Starts writing log lines to standard error.
 ///
 /// Lines of the libraries underneath (librdkafka above all) appear from `warn` on, whatever `level` is:
 /// they repeat themselves while a broker is down.
 pub fn init(format: LogFormat, level: LevelFilter) {
     let libraries = level.min(LevelFilter::WARN);
-    let filter = EnvFilter::new(format!("{libraries},understudy={level},recovery={level}"))
+    let ours: String = OURS.iter().map(|name| format!(",{name}={level}")).collect();
+    let filter = EnvFilter::new(format!("{libraries}{ours}"))
         .add_directive(quiet("librdkafka"))
         .add_directive(quiet("rdkafka"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
