@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use schemars::JsonSchema;
+use secrets::names_a_secret;
 use serde::Deserialize;
 
 use super::device::{Device, POWER};
 use super::exec::ExecConfig;
 use super::fence_agent::FenceAgentConfig;
+use super::options::OptionValue;
 use recovery::model::{Epoch, HostName};
 use recovery::ports::{Fence, Note, Proof, StepError, chain};
 
@@ -31,7 +33,31 @@ pub enum DeviceConfig {
     Exec(ExecConfig),
 }
 
+/// Names of options that older fence agents have for what newer ones call otherwise.
+const OLD_NAMES: [(&str, &str); 2] = [("ipaddr", "ip"), ("port", "plug")];
+
 impl DeviceConfig {
+    /// What it switches: its program with what that is told, but for secrets, logins and how long to wait.
+    fn which(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        let (program, options) = match self {
+            Self::FenceAgent(config) => (vec![config.agent.display().to_string()], &config.options),
+            Self::Exec(config) => (config.command.clone(), &config.options),
+        };
+        let besides = ["timeout", "delay", "wait", "retry", "login", "user", "verbose", "debug"];
+        let tells = |name: &str| !besides.iter().any(|word| name.contains(word));
+        let options = options.iter().filter_map(|(name, value)| {
+            let value = match value {
+                OptionValue::Plain(value) => value.clone(),
+                _ if names_a_secret(name) => return None,
+                elsewhere => format!("{elsewhere:?}"),
+            };
+            let name = name.replace('-', "_");
+            let name = OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(&*name, |(_, new)| new);
+            tells(name).then(|| (name.to_owned(), value))
+        });
+        (program, options.collect())
+    }
+
     fn build(self) -> Result<Device, Vec<String>> {
         match self {
             Self::FenceAgent(config) => config.build(),
@@ -51,6 +77,7 @@ impl AllOfConfig {
             problems.push("device: all of one device, or none, is no fence of several; add another, or make it a fence \
                            of its own".to_owned());
         }
+        problems.extend(self.twice());
         let mut devices = Vec::new();
         for (index, device) in self.device.into_iter().enumerate() {
             match device.build() {
@@ -59,6 +86,17 @@ impl AllOfConfig {
             }
         }
         if problems.is_empty() { Ok(AllOf { devices }) } else { Err(problems) }
+    }
+
+    /// The device that is another one's: then one of the outlets is never switched, and read twice.
+    fn twice(&self) -> Option<String> {
+        let which: Vec<_> = self.device.iter().map(DeviceConfig::which).collect();
+        let index = (0..which.len()).find(|n| which[..*n].contains(&which[*n]))?;
+        let first = which.iter().position(|device| *device == which[index])?;
+        Some(format!(
+            "device[{index}]: is the same device as device[{first}], so that what is behind the other outlet would never be \
+             switched off: write its own address or plug"
+        ))
     }
 
     /// Whether one of them cuts the host off and no more: the host lives on, and may answer for its address.
@@ -190,6 +228,28 @@ mod tests {
         };
         let text = format!("{}{}", device("a", ""), device("b", second));
         toml::from_str::<AllOfConfig>(&text).unwrap().build().unwrap()
+    }
+
+    #[test]
+    fn a_device_that_is_there_twice_is_refused() {
+        let device = |more: &str| {
+            format!("[[device]]\ndriver = \"fence_agent\"\nagent = \"/usr/sbin/fence_apc\"\n{more}\n")
+        };
+        let first = device("options = { ip = \"10.9.9.1\", plug = \"1\", password = { env = \"A\" } }");
+        let built = |second: &str| {
+            let text = format!("{first}{}", device(second));
+            toml::from_str::<AllOfConfig>(&text).unwrap().build().map(drop)
+        };
+        for same in [
+            "options = { ip = \"10.9.9.1\", plug = \"1\", password = { env = \"B\" } }",
+            "options = { ip = \"10.9.9.1\", ipaddr = \"10.9.9.1\", port = \"1\", login = \"admin\" }",
+            "timeout = \"9s\"\noptions = { ip = \"10.9.9.1\", plug = \"1\", power_timeout = \"9\" }",
+        ] {
+            let problems = built(same).unwrap_err();
+            assert!(problems[0].starts_with("device[1]: is the same device as device[0]"), "{problems:?}");
+        }
+        assert_eq!(built("options = { ip = \"10.9.9.2\", plug = \"1\" }"), Ok(()));
+        assert_eq!(built("options = { ip = \"10.9.9.1\", plug = \"2\" }"), Ok(()));
     }
 
     fn host() -> HostName {
