@@ -58,6 +58,36 @@ pub(super) fn stays_behind_shell(words: &[String]) -> bool {
     commands.any(|command| runs(&command, START).is_some() && !command.contains(&"exec"))
 }
 
+/// What of the rendered configuration was fenced, mounted and verified: a Kafka that is told otherwise writes where
+/// nobody looked, or is another broker.
+const VERIFIED: [&str; 9] = [
+    "node.id",
+    "broker.id",
+    "log.dirs",
+    "log.dir",
+    "metadata.log.dir",
+    "process.roles",
+    "listeners",
+    "advertised.listeners",
+    "controller.quorum.voters",
+];
+
+/// What Kafka is told in its command that contradicts what is rendered for it and verified.
+pub(super) fn contradicts(words: &[String]) -> Option<String> {
+    let commands = commands(words);
+    let all: Vec<&str> = commands.into_iter().flatten().collect();
+    let pairs = all.iter().enumerate().filter_map(|(n, word)| match word.strip_prefix("--override")? {
+        "" => all.get(n + 1).copied(),
+        joined => joined.strip_prefix('='),
+    });
+    let names = pairs.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name.trim()));
+    let name = names.into_iter().find(|name| VERIFIED.contains(name))?;
+    Some(format!(
+        "has `--override {name}=…`, so that Kafka runs with another {name} than was fenced, mounted and verified: remove it. \
+         Log dirs and node id come from the section of the broker, other keys of one broker belong in [broker.properties]"
+    ))
+}
+
 /// What a shell is given that starts Kafka, from the start on.
 fn script_of(word: &str) -> Option<&str> {
     word.contains(char::is_whitespace).then(|| word.split_once(START).map(|(_, after)| after)).flatten()
@@ -110,6 +140,29 @@ mod tests {
             _ => vec![part.to_owned()],
         });
         parts.collect()
+    }
+
+    #[test]
+    fn a_start_that_contradicts_what_was_verified_is_known() {
+        let start = "/opt/kafka/bin/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES}";
+        for (more, found) in [
+            ("--override log.dirs=/other", Some("log.dirs")),
+            ("--override node.id=9", Some("node.id")),
+            ("--override=log.dir=/other", Some("log.dir")),
+            ("--override num.io.threads=8 --override broker.id=%i", Some("broker.id")),
+            ("--override num.io.threads=8", None),
+            ("", None),
+        ] {
+            for command in [format!("{start} {more}"), format!("/bin/sh -c 'exec {start} {more}'")] {
+                let told = contradicts(&words(&command));
+                let expected = found.map(|name| format!("`--override {name}=…`"));
+                assert_eq!(told.is_some(), expected.is_some(), "{command}: {told:?}");
+                assert!(
+                    told.zip(expected).is_none_or(|(told, expected)| told.contains(&expected)),
+                    "{command}"
+                );
+            }
+        }
     }
 
     #[test]

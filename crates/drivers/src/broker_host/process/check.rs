@@ -27,6 +27,9 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
             }
         }
     }
+    if let Some(does) = scripts::contradicts(&config.command) {
+        problems.push(format!("broker_host.command: {does}"));
+    }
     if let Some(program) = config.stop_command.first().filter(|program| !Path::new(program).is_absolute()) {
         problems.push(format!("broker_host.stop_command: `{program}` must be an absolute path"));
     }

@@ -199,6 +199,7 @@ impl Systemd {
         if seen.load_state != "loaded" {
             return Err(Problem::Refused(super::check::not_loaded(seen)));
         }
+        super::check::contradicts(seen).map_err(Problem::Refused)?;
         // Since the log dirs were verified, somebody else may have started it.
         let what = format!("looking for whoever works as broker {broker}");
         self.files(&what, self.timeout, move |common| Others::of(common, broker)?.refuse(broker)).await?;

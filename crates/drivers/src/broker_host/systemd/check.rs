@@ -191,7 +191,14 @@ fn loaded(unit: &Unit) -> Note {
     note(format!("{name} is loaded, of Type={kind}"), warnings)
 }
 
+/// That Kafka gets what is rendered for it.
+pub(super) fn contradicts(unit: &Unit) -> Result<(), String> {
+    let told = unit.exec_start.iter().find_map(|words| scripts::contradicts(words));
+    told.map_or(Ok(()), |does| Err(format!("ExecStart= of {} {does}", unit.name)))
+}
+
 fn configuration(unit: &Unit) -> Result<Note, String> {
+    contradicts(unit)?;
     let braced = format!("${{{}}}", drop_in::PROPERTIES);
     let uses = |word: &String| word.contains(&braced) || *word == format!("${}", drop_in::PROPERTIES);
     if unit.exec_start.iter().flatten().any(uses) {
