@@ -21,12 +21,12 @@ pub fn in_settings<'s>(settings: impl IntoIterator<Item = (&'s str, &'s str)>) -
     settings.into_iter().flat_map(of).collect()
 }
 
-/// The secrets in the words of a command: `--password=…`, `-Dx.password=…`, `--password …`.
+/// The secrets in the words of a command: `--password=…`, `-Dx.password=…`, `password:…`, `--password …`.
 #[must_use]
 pub fn in_words<'s>(words: impl IntoIterator<Item = &'s str>) -> Vec<&'s str> {
     let (mut found, mut follows) = (Vec::new(), false);
     for word in words {
-        let pair = word.split_once('=').filter(|(name, _)| names_a_secret(name));
+        let pair = word.split_once(['=', ':']).filter(|(name, _)| names_a_secret(name));
         let value = pair.map(|(_, value)| value).or_else(|| follows.then_some(word));
         found.extend(value.map(|value| value.trim_matches(['"', '\''])).filter(|value| !value.is_empty()));
         follows = word.starts_with('-') && !word.contains('=') && names_a_secret(word);

@@ -151,10 +151,16 @@ impl Common {
 
     /// What Kafka is told of secrets, for whoever quotes its words. Reads the template.
     pub(super) fn secrets(&self, broker: BrokerId) -> Result<Secrets, Problem> {
-        let file = self.rendered(broker)?;
+        let file = self.overridden(broker)?;
         let environment = self.environment(broker);
         let environment = environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         Ok(Secrets::of(in_settings(file.iter().chain(environment))))
+    }
+
+    /// `problem`, without the secrets of the template that it quotes: after a line break that is missing, or a
+    /// `\\` too many, a value goes on with the next line.
+    pub(super) fn hide(&self, problem: Problem) -> Problem {
+        self.brokers.keys().filter_map(|broker| self.secrets(*broker).ok()).fold(problem, Problem::without)
     }
 
     pub(super) fn render(&self, broker: BrokerId, epoch: Epoch) -> Result<Note, Problem> {

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use secrets::Secrets;
+
 use crate::off_path::OffPathError;
 use recovery::model::Epoch;
 use recovery::ports::StepError;
@@ -44,6 +46,16 @@ impl Problem {
     pub(super) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |error| Self::Io { what, source: error.into() }
+    }
+
+    /// The same without these secrets.
+    pub(super) fn without(self, secrets: Secrets) -> Self {
+        match self {
+            Self::Refused(why) => Self::Refused(secrets.redact(&why)),
+            Self::Io { what, source } => Self::Io { what: secrets.redact(&what), source },
+            Self::Unconfirmed { what, limit } => Self::Unconfirmed { what: secrets.redact(&what), limit },
+            superseded @ Self::Superseded { .. } => superseded,
+        }
     }
 
     /// The error of the port, once the act is known.

@@ -164,7 +164,8 @@ impl Process {
         f: impl FnOnce(&Inner) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, StepError> {
         let inner = Arc::clone(&self.inner);
-        let result = off_path(&action, limit, move || f(&inner)).await;
+        let result =
+            off_path(&action, limit, move || f(&inner).map_err(|problem| inner.common.hide(problem))).await;
         let result = result.map_err(|error| off_path_error(DRIVER, error, &action))?;
         result.map_err(|problem| problem.into_step(DRIVER, &action))
     }

@@ -154,7 +154,7 @@ impl Systemd {
         f: impl FnOnce(&Common) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let common = Arc::clone(&self.common);
-        match off_path(what, limit, move || f(&common)).await {
+        match off_path(what, limit, move || f(&common).map_err(|problem| common.hide(problem))).await {
             Ok(result) => result,
             Err(OffPathError::Hung { what, limit }) => {
                 Err(Problem::Unconfirmed { what: format!("{what} hangs"), limit })

@@ -373,3 +373,30 @@ fn the_section_is_read_and_unknown_keys_are_refused() {
     assert_eq!((config.timeout, config.user.as_deref()), (Duration::from_secs(3), Some("kafka")));
     assert!(section(r#", "comand": []"#).unwrap_err().to_string().contains("comand"));
 }
+
+/// After a line break that is missing, or a `\\` too many, a value goes on with the next line.
+#[tokio::test]
+async fn no_secret_that_slipped_into_another_value_is_told() {
+    let password = "ssl.keystore.password=hunter2secret";
+    for (template, quoted) in [
+        (format!("listeners=PLAINTEXT://:9092,\\\n{password}\nprocess.roles=broker\n"), true),
+        (format!("process.roles=broker\nlisteners=PLAINTEXT://:9092 {password}\n"), true),
+        (format!("listeners=PLAINTEXT://:9092\nprocess.roles=broker\\\n{password}\n"), false),
+        (format!("process.roles=broker\nmetadata.log.dir=/a\\\n{password}\n"), true),
+        (format!("process.roles=broker\nssl.truststore.location=/a/b.jks\\\n{password}\n"), true),
+    ] {
+        let said = said_of(&template, "10.0.0.1:9092").await;
+        assert!(!said.contains("hunter2"), "{template}\n{said}");
+        assert!(!quoted || said.contains("***"), "{template}\n{said}");
+    }
+}
+
+/// Kafka would write where nobody fenced, or as another broker.
+#[test]
+fn a_command_that_contradicts_what_is_verified_is_refused() {
+    let bed = bed("exec sleep 60");
+    let mut config = bed.config();
+    config.command.extend(["--override".to_owned(), "log.dirs=/other".to_owned()]);
+    let problems = check::config(&config, 1);
+    assert!(problems.len() == 1 && problems[0].contains("--override log.dirs"), "{problems:?}");
+}
