@@ -106,7 +106,7 @@ pub async fn resume(
 pub async fn withdraw(ports: &Ports, host: &HostName, broker: BrokerId) -> Result<Outcome, TakeoverError> {
     let _lock = ports.host_lock.try_lock(broker).map_err(|e| TakeoverError::Busy(broker, e))?;
     let journal = own_open(ports, host, broker).await?;
-    let outcome = Outcome::Withdrawn { why: "the broker answers again".to_owned() };
+    let outcome = Outcome::Withdrawn { why: "the broker lives".to_owned() };
     let entry = Entry::Ended { outcome: outcome.clone() };
     let at = ports.clock.now().wall;
     let written = ports.ledger.append(broker, journal.epoch, at, host, &[entry]).await;

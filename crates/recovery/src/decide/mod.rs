@@ -96,6 +96,10 @@ impl Case<'_> {
         }
         let own = self.standing.is_some_and(|standing| standing.owner == self.topology.here);
         let reasons = if own { self.objections_at_home() } else { self.objections(true) };
+        // It may never answer this host: a claim that stays open keeps its own home from starting it again.
+        if reasons.iter().any(HoldReason::says_that_it_lives) {
+            return Decision::Withdraw { epoch };
+        }
         if reasons.is_empty() { Decision::Resume { epoch } } else { Decision::Hold { reasons } }
     }
 

@@ -206,6 +206,12 @@ impl HoldReason {
         matches!(self, Self::Observing | Self::AwaitingApproval)
     }
 
+    /// Whether it says that the broker serves, and only this host cannot reach it.
+    #[must_use]
+    pub fn says_that_it_lives(&self) -> bool {
+        matches!(self, Self::OutOfReach { .. } | Self::PeerSeesIt { .. })
+    }
+
     /// Whether somebody should be told at once: the broker is down, and only a person or a repair helps.
     #[must_use]
     pub fn pages(&self) -> bool {

@@ -53,7 +53,7 @@ pub enum Decision {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// Give up the claim of this host: nothing was touched yet and the broker is back.
+    /// Give up the claim of this host: nothing was touched yet and the broker lives.
     Withdraw {
         /// Its epoch.
         epoch: Epoch,

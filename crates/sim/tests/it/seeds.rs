@@ -105,6 +105,23 @@ fn a_clock_that_is_set_back_gives_no_new_tries() {
     assert!(transcript.iter().any(|line| line.contains("needs a person")));
 }
 
+/// The ledger takes a claim and the claimant does not hear that. By then another standby and the controller see
+/// the broker, and the claimant never will: nobody else would close the epoch, which keeps the broker's home from
+/// starting it.
+#[test]
+fn a_claim_of_a_broker_that_only_the_claimant_cannot_reach_is_withdrawn() {
+    let events = vec![
+        Timed { at: 5_000, lasts: 0, what: Fault::Cut(Node::Host(4), Node::Host(0)) },
+        Timed { at: 5_160, lasts: 6_337, what: Fault::Cut(Node::Ledger, Node::Host(4)) },
+        Timed { at: 5_400, lasts: 2_023, what: Fault::Freezes(0, Frozen::Host) },
+        Timed { at: 35_000, lasts: 0, what: Fault::HostDies(1) },
+    ];
+    let base = pinned(1_795_638_335_001_996, (3, 2, 1), &[0; 5]);
+    let transcript = keeps_every_promise(&Scenario { events, home_agents: false, ..base });
+    assert!(transcript.iter().any(|line| line.contains("host 4 claims epoch 1 of broker 1")));
+    assert!(transcript.iter().any(|line| line.contains("withdrawn before anything was touched")));
+}
+
 #[test]
 fn some_hundred_seeds_keep_every_promise() {
     let half = |from: u64| (from..400).step_by(2).map(|seed| (seed, run(&generate::scenario(seed), false)));
