@@ -255,6 +255,10 @@ impl Board {
             self.leader_since = at;
         }
         self.departures.quorum(at, &view);
+        // The controller's own entry is the time of its answer: nobody heard it.
+        for (id, silence) in view.silence.iter().filter(|(id, _)| id.0 != view.leader) {
+            self.probes.get_mut(id).into_iter().for_each(|track| track.hear(at - *silence));
+        }
         newer(&mut self.quorum, at, view);
     }
 }
@@ -384,6 +388,13 @@ impl ProbeTrack {
 
     fn failing_since(&self) -> Option<Moment> {
         self.failing.map(|failing| failing.since)
+    }
+
+    /// The active controller heard it at `heard`. One that refused or hung meanwhile has failed, whoever hears it.
+    fn hear(&mut self, heard: Moment) {
+        let unreachable = self.outcome == ProbeOutcome::Unreachable;
+        let failing = self.failing.as_mut().filter(|failing| unreachable && failing.since == self.since);
+        failing.into_iter().for_each(|failing| failing.hear(heard));
     }
 
     /// The present outage, or the last one. `met` is when the present active controller was first seen.

@@ -63,7 +63,7 @@ pub fn scenario(seed: u64) -> Scenario {
         4..=7 => fail_again(&mut around, &mut scenario, begin),
         8..=11 => miss_the_ledger(&mut around, &mut scenario, begin),
         12..=13 => copy_the_first(&mut scenario),
-        95..=96 => long_dead(&mut scenario),
+        95..=96 => long_out_of_reach(&mut scenario),
         97..=99 => lose_power(&mut around, &mut scenario),
         14..=17 => lose_the_quorum(&mut around, &mut scenario, begin),
         18..=21 => hang_again(&mut around, &mut scenario, begin),
@@ -232,12 +232,21 @@ fn miss_the_ledger(rng: &mut Rng, scenario: &mut Scenario, begin: Ms) {
 }
 
 /// The standbys cannot reach one broker, for good; and long after that another one's host dies.
-fn long_dead(scenario: &mut Scenario) {
+fn long_out_of_reach(scenario: &mut Scenario) {
     let standbys = scenario.brokers..scenario.hosts();
     let event = |at, what| Timed { at, lasts: 0, what };
     let cut = |host| event(QUIET, Fault::Cut(Node::Host(host), Node::Host(0)));
     scenario.events.extend(standbys.map(cut));
     scenario.events.push(event(QUIET + 30_000, Fault::HostDies(1)));
+}
+
+/// A broker's host dies while all standbys boot, so that nobody saw how it went and a person is waited for; and
+/// long after that another one's.
+fn long_dead(scenario: &mut Scenario) {
+    let standbys = scenario.brokers..scenario.hosts();
+    let dies = |at, lasts, host| Timed { at, lasts, what: Fault::HostDies(host) };
+    scenario.events.extend(standbys.map(|host| dies(QUIET, 15_000, host)));
+    scenario.events.extend([dies(QUIET + 500, 0, 0), dies(QUIET + 45_000, 0, 1)]);
 }
 
 /// All brokers' hosts lose power in the same moment, and start again one after the other.

@@ -99,7 +99,7 @@ impl Case<'_> {
     }
 
     /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear.
-    fn second_witness(&self) -> Option<HoldReason> {
+    pub(super) fn second_witness(&self) -> Option<HoldReason> {
         let refused = self.here.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::Refused);
         match (self.here.listed, self.here.controller_silence) {
             (_, Some(silence)) if silence < self.policy.controller_silent_for => Some(match refused {

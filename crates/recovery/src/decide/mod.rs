@@ -214,7 +214,10 @@ impl Case<'_> {
     /// Whether the symptom has lasted long enough; if not, what we wait for.
     fn too_early(&self) -> Option<String> {
         match self.symptom() {
-            Some(probe) => self.not_yet(&probe, self.refused_limit()).or_else(|| self.may_come_back()),
+            Some(probe) => self
+                .not_yet(&probe, self.refused_limit())
+                .or_else(|| self.may_come_back())
+                .or_else(|| self.others_may_follow()),
             None => Some("it has not been probed lately".to_owned()),
         }
     }

@@ -3,7 +3,7 @@
 //! Two brokers failed together if both were down at some moment and went within the window of each other; and
 //! so did whoever failed together with one of them. That is about when each of them went, however long ago: a
 //! group stays one for as long as its members are down. What a person has seen to before the one or the other
-//! went is no failure.
+//! went is no failure, and neither is a broker that only this host cannot reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Case, Decision, HoldReason};
+use crate::departure::LAST_FETCH;
 use crate::model::{BrokerId, HostName, Moment, Topology, human};
 use crate::observe::{Observation, Outage};
 use crate::policy::Policy;
@@ -108,6 +109,20 @@ impl Case<'_> {
         (down > limit).then_some(HoldReason::MassFailure { down, of, limit, brokers })
     }
 
+    /// More hosts have failed together than may, if a broker that only this host cannot reach goes as well. The
+    /// controller is asked about that one until it has outlived this one, or is heard no more.
+    pub(super) fn others_may_follow(&self) -> Option<String> {
+        let lives = |id: &BrokerId| self.other(*id).is_some_and(|other| other.is_out_of_reach());
+        let (living, down): (Vec<_>, Vec<_>) = self.together().down.into_iter().partition(lives);
+        let alone = self.hosts(down.into_iter()) <= self.limit_down();
+        let waits = alone && self.mass_failure().is_some() && self.second_witness().is_none();
+        waits.then(|| {
+            let living: Vec<String> = living.iter().map(|id| format!("broker {id}")).collect();
+            let living = living.join(", ");
+            format!("{living}, which only this host cannot reach, lived a moment ago, and may go with it")
+        })
+    }
+
     /// More hosts failed together than may, and they come back one by one, as after a loss of power: whoever
     /// is late has the time of a boot after the last one.
     pub(super) fn may_come_back(&self) -> Option<String> {
@@ -122,9 +137,9 @@ impl Case<'_> {
         })
     }
 
-    /// How many of the other brokers should answer: all, but for those that had gone before it or were taken
-    /// out of service. Those are left out only while the active controller answers, which shows by itself
-    /// that this host is not the one that is cut off.
+    /// How many of the other brokers should answer: all, but for those that had gone before it, were taken
+    /// out of service, or are heard by the controller and have outlived it. Those are left out only while the
+    /// active controller answers, which shows by itself that this host is not the one that is cut off.
     pub(super) fn others_expected(&self) -> usize {
         let (_, others) = self.seen.others_answering(self.broker);
         if !self.seen.quorum_fresh {
@@ -166,34 +181,57 @@ impl Case<'_> {
     /// Whether two were down at the same time, and may have gone within the window of each other.
     fn linked(&self, a: &Outage, b: &Outage) -> bool {
         let lasted = |out: &Outage, other: &Outage| out.until.is_none_or(|until| until >= other.from);
-        let apart = a.from.since(b.to).max(b.from.since(a.to));
+        let ((a_from, a_to), (b_from, b_to)) = (a.went(), b.went());
+        let apart = a_from.since(b_to).max(b_from.since(a_to));
         lasted(a, b) && lasted(b, a) && apart <= self.policy.mass_failure_window
     }
 
     /// The outages of all other brokers that count with this one's.
     fn others_out(&self) -> impl Iterator<Item = (BrokerId, Outage)> {
-        let (gone, accounted) = (self.outage().from, self.accounted());
-        let others = self.seen.brokers.iter().filter(|(id, _)| **id != self.broker);
-        others.filter_map(move |(broker, here)| {
-            let (broker, standing) = (*broker, self.seen.standing(*broker));
-            let other = Case { broker, here, standing, ..*self };
+        let ((gone, _), accounted) = (self.outage().went(), self.accounted());
+        let others = self.seen.brokers.keys().filter(|id| **id != self.broker);
+        others.filter_map(move |broker| {
+            let (broker, other) = (*broker, self.other(*broker)?);
+            let here = other.here;
             if here.answers() {
                 return here.outage.filter(|out| !other.taken_over_since(*out)).map(|out| (broker, out));
             }
             here.probe.as_ref()?;
+            if self.is_out_of_reach() || other.outlives(self) {
+                return None;
+            }
             let out = other.outage();
             // Known to a person before the later one of the two went.
-            let known = self.seen.now.wall_at(gone.max(out.from));
+            let known = self.seen.now.wall_at(gone.max(out.went().0));
             let mut either = accounted.into_iter().chain(other.accounted());
             either.all(|(_, since)| since > known).then_some((broker, out))
         })
+    }
+
+    fn other(&self, broker: BrokerId) -> Option<Self> {
+        let here = self.seen.brokers.get(&broker)?;
+        Some(Case { broker, here, standing: self.seen.standing(broker), ..*self })
+    }
+
+    fn is_out_of_reach(&self) -> bool {
+        self.here.out_of_reach(self.policy.controller_silent_for)
+    }
+
+    /// Whether this broker, which only this host cannot reach, has outlived another one: the controller heard
+    /// it for so long afterwards that one within reach would have been seen to go. The other one's end is our
+    /// first look that failed, or the controller's last word of it, whichever is later.
+    fn outlives(&self, other: &Case<'_>) -> bool {
+        let longer = self.policy.host_down_after + LAST_FETCH;
+        let heard = self.outage().heard.is_some_and(|heard| heard.since(other.outage().from) >= longer);
+        let silence = |case: &Case<'_>| case.here.controller_silence.unwrap_or_default();
+        self.is_out_of_reach() && heard && silence(other).saturating_sub(silence(self)) >= longer
     }
 
     /// The present outage of a broker that is down. One of which no begin is known has just begun.
     fn outage(&self) -> Outage {
         let now = self.seen.now.mono;
         let present = self.here.outage.filter(|out| out.until.is_none());
-        present.unwrap_or(Outage { from: now, to: now, until: None })
+        present.unwrap_or(Outage { from: now, to: now, heard: None, until: None })
     }
 
     /// Why this broker, which is down, is no failure, and since when a person has known.

@@ -19,8 +19,19 @@ pub struct Outage {
     /// The latest moment at which it may have gone. Later than `from` only where most brokers did not answer
     /// either, so that what failed may have been this host's link.
     pub to: Moment,
+    /// When the active controller last heard it, well after this agent's looks had begun to find it
+    /// unreachable, every one of them: it went no earlier than that, or only this host cannot reach it.
+    pub heard: Option<Moment>,
     /// The first look that was answered again; `None` while it is down.
     pub until: Option<Moment>,
+}
+
+impl Outage {
+    /// The earliest and the latest moment at which it may have gone.
+    pub(crate) fn went(&self) -> (Moment, Moment) {
+        let heard = self.heard.unwrap_or(self.from);
+        (self.from.max(heard), self.to.max(heard))
+    }
 }
 
 /// A run of looks that failed.
@@ -33,6 +44,8 @@ pub(super) struct Failing {
     sure: bool,
     /// The first word of the cluster from between.
     word: Option<Moment>,
+    /// See [`Outage::heard`].
+    heard: Option<Moment>,
 }
 
 /// A run of looks that failed, and the answer after it.
@@ -44,7 +57,7 @@ pub(super) struct Failed {
 
 impl Failing {
     pub(super) fn begin(at: Moment) -> Self {
-        Self { since: at, gone: at, sure: false, word: None }
+        Self { since: at, gone: at, sure: false, word: None, heard: None }
     }
 
     /// One more look that failed, begun at `at`. `dark` tells whether most brokers fail, and `heard` when the
@@ -57,8 +70,15 @@ impl Failing {
         self.word = self.word.or(heard.filter(|heard| heard.since(self.since) >= BETWEEN));
     }
 
+    /// The active controller heard it at `heard`, and every look of this run found it unreachable.
+    pub(super) fn hear(&mut self, heard: Moment) {
+        if heard.since(self.since) >= BETWEEN {
+            self.heard = self.heard.max(Some(heard));
+        }
+    }
+
     pub(super) fn outage(self) -> Outage {
-        Outage { from: self.since, to: self.gone, until: None }
+        Outage { from: self.since, to: self.gone, heard: self.heard, until: None }
     }
 
     pub(super) fn end(self, until: Moment) -> Failed {

@@ -192,4 +192,15 @@ impl Seen {
     pub fn answers(&self) -> bool {
         self.probe.as_ref().is_some_and(|p| p.outcome == ProbeOutcome::Answered)
     }
+
+    /// Whether only this host cannot reach it: every look of this outage found it unreachable, and the active
+    /// controller, asked a moment ago, had heard it within `silent_for`, and well after the first of them.
+    #[must_use]
+    pub fn out_of_reach(&self, silent_for: Duration) -> bool {
+        let unreachable =
+            |p: &ProbeSeen| p.outcome == ProbeOutcome::Unreachable && p.not_answering == Some(p.lasting);
+        let heard = self.outage.is_some_and(|out| out.until.is_none() && out.heard.is_some());
+        let lives = self.controller_silence.is_some_and(|silence| silence < silent_for);
+        heard && lives && self.probe.as_ref().is_some_and(unreachable)
+    }
 }

@@ -108,7 +108,8 @@ async fn a_dead_looking_broker_is_held_with_its_reason() {
         ("isolated", Mode::Auto, |w| w.truth().cut_off = true),
         ("out_of_reach", Mode::Auto, |w| w.truth().broker_unreachable = true),
         ("mass_failure", Mode::Auto, |w| {
-            w.truth().others_dead.insert(BrokerId(2));
+            // The one that the controller does not hear.
+            w.truth().others_dead.insert(BrokerId(3));
             w.kill();
         }),
         ("ledger_unreachable", Mode::Auto, |w| {

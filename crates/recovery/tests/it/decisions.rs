@@ -166,6 +166,73 @@ fn two_brokers_of_one_dead_host_are_one_failure() {
     }
 }
 
+/// Broker 5 does not answer this host, and broker 1 dies 7 s later. What comes of that after another 5 s.
+struct Unreached {
+    /// What the looks at broker 5 find in their first 3 s, and later.
+    looks: [ProbeOutcome; 2],
+    /// The active controller, and whether it is another one from when broker 1 dies on.
+    leader: (i32, bool),
+    /// When the controllers hear broker 5 last.
+    heard: u64,
+}
+
+/// Only this host cannot reach it.
+const UNREACHED: Unreached = Unreached {
+    looks: [ProbeOutcome::Unreachable, ProbeOutcome::Unreachable],
+    leader: (101, false),
+    heard: u64::MAX,
+};
+
+fn beside(Unreached { looks: [first, later], leader: (leader, moves), heard }: Unreached) -> Decision {
+    let (other, topology) = (BrokerId(5), Topology { known: topology().known, ..World::topology() });
+    let mut board = Board::default();
+    for now in 90..=112 {
+        let mut record = |fact| board.record(Evidence { signal: "test", at: seconds(now), fact });
+        for broker in ALL.map(BrokerId) {
+            let outcome = match now {
+                107.. if broker == BROKER => ProbeOutcome::Unreachable,
+                100..103 if broker == other => first.clone(),
+                103.. if broker == other => later.clone(),
+                _ => ProbeOutcome::Answered,
+            };
+            record(Fact::Probe { broker, outcome });
+        }
+        let endpoint = World::topology().brokers[&BROKER].listener.clone();
+        record(Fact::Listed {
+            brokers: ALL.map(|id| (BrokerId(id), endpoint.clone())).into_iter().collect(),
+        });
+        let since = |last: u64| Duration::from_secs(now.saturating_sub(last));
+        let moved = moves && now >= 107;
+        let mut silence = BTreeMap::from([(BROKER, since(107)), (other, since(heard))]);
+        silence.retain(|_, _| !moved);
+        record(Fact::Quorum(QuorumView { leader, leader_epoch: 1 + i32::from(moved), silence }));
+        let brokers = [(BROKER, LedgerStanding::untouched("kafka-1".into()))].into();
+        record(Fact::Ledger(LedgerReading { brokers, ..LedgerReading::default() }));
+    }
+    decide(BROKER, &seen(&board, 112), &topology, &World::policy())
+}
+
+#[test]
+fn only_a_broker_that_the_controller_hears_on_is_no_failure() {
+    let alone = beside(UNREACHED);
+    assert!(matches!(alone, Decision::TakeOver(_)), "{alone:?}");
+    let looks = |first, later| Unreached { looks: [first, later], ..UNREACHED };
+    for (what, other) in [
+        ("it hung first", looks(ProbeOutcome::Silent, ProbeOutcome::Unreachable)),
+        ("it hangs", looks(ProbeOutcome::Silent, ProbeOutcome::Silent)),
+        ("it is starting", looks(ProbeOutcome::Unreachable, ProbeOutcome::Refused)),
+        ("it is the controller itself", Unreached { leader: (5, false), ..UNREACHED }),
+        ("the new controller has not heard it", Unreached { leader: (101, true), ..UNREACHED }),
+        ("it went with the other one", Unreached { heard: 107, ..UNREACHED }),
+        ("it went soon after", Unreached { heard: 110, ..UNREACHED }),
+    ] {
+        let decision = beside(other);
+        let Decision::Hold { reasons } = &decision else { panic!("{what}: {decision:?}") };
+        let mass = reasons.iter().any(|reason| matches!(reason, HoldReason::MassFailure { down: 2, .. }));
+        assert!(mass, "{what}: {decision:?}");
+    }
+}
+
 #[test]
 fn time_in_which_nobody_looked_proves_nothing() {
     // One failed probe, and then this agent stood still for two and a half seconds.

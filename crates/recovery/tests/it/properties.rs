@@ -36,7 +36,9 @@ fn probe() -> impl Strategy<Value = ProbeSeen> {
         Just(ProbeOutcome::Silent),
         Just(ProbeOutcome::Unreachable),
     ];
-    (outcome, duration(), duration()).prop_map(|(outcome, lasting, longer)| {
+    // Most runs of failures are all of one kind.
+    let longer = prop_oneof![2 => Just(Duration::ZERO), 1 => duration()];
+    (outcome, duration(), longer).prop_map(|(outcome, lasting, longer)| {
         let answered = outcome == ProbeOutcome::Answered;
         ProbeSeen {
             outcome,
@@ -86,11 +88,13 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
 
 /// Gone within the last 900 s, and back since where the broker answers.
 fn outage(answers: bool) -> impl Strategy<Value = Outage> {
-    (0..900_u64, 0..10_u64, 0..900_u64).prop_map(move |(ago, unsure, lasted)| {
+    (0..900_u64, 0..10_u64, 0..900_u64, any::<bool>()).prop_map(move |(ago, unsure, lasted, heard)| {
         let from = NOW - Duration::from_secs(ago);
         let back = Moment(from.0 + Duration::from_secs(lasted.min(ago)));
         let to = Moment(from.0 + Duration::from_secs(unsure.min(ago))).min(back);
-        Outage { from, to, until: answers.then_some(back) }
+        // What answers was heard at some time meanwhile, and what is down may be heard now.
+        let heard = heard.then_some(if answers { back } else { NOW });
+        Outage { from, to, heard, until: answers.then_some(back) }
     })
 }
 
@@ -246,9 +250,7 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(standing.writers.iter().all(can_fence), "a writer cannot be fenced")?;
     ensure(ledger.orders.0.is_empty(), "it is paused")?;
     ensure(broker.storage.as_ref().is_none_or(|s| s.here == Some(true)), "its storage stalls")?;
-    let answers = |view: &PeerView| view.brokers.get(&BROKER).map(|saw| saw.outcome.clone());
-    let seen_by = seen.peers.values().any(|view| answers(view) == Some(ProbeOutcome::Answered));
-    ensure(!seen_by, "another agent sees it")?;
+    ensure(!seen_elsewhere(seen), "another agent sees it")?;
     let automatic = standing.attempts.iter().filter(|a| a.cause == Cause::Automatic && !a.in_place);
     let recent = automatic.filter(|a| a.at > Timestamp::from_second(-3600).expect("in range")).count();
     ensure(recent < policy.takeovers_per_broker, "the budget is spent")?;
@@ -256,17 +258,48 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(!stuck || standing.attempts.is_empty(), "the last takeover is stuck")
 }
 
+/// Whether another agent has an answer from it.
+fn seen_elsewhere(seen: &Observation) -> bool {
+    let answers = |view: &PeerView| view.brokers.get(&BROKER).map(|saw| saw.outcome.clone());
+    seen.peers.values().any(|view| answers(view) == Some(ProbeOutcome::Answered))
+}
+
 /// Whether another broker was down while this one is, and may have gone within the window of it, in one step.
 fn went_with(broker: &Seen, other: &Seen, policy: &Policy) -> bool {
     let stopped = |seen: &Seen| seen.left_first || seen.stop_told.is_some();
-    let (down, now) = (!other.answers(), Outage { from: NOW, to: NOW, until: None });
+    let (down, now) = (!other.answers(), Outage { from: NOW, to: NOW, heard: None, until: None });
     if down && (other.probe.is_none() || stopped(other)) || stopped(broker) {
         return false;
     }
     let ours = broker.outage.filter(|out| out.until.is_none()).unwrap_or(now);
     let Some(theirs) = other.outage.or(down.then_some(now)) else { return false };
+    if down && (out_of_reach(broker, ours) || lives_on(other, theirs, broker, ours)) {
+        return false;
+    }
+    // To the controller it had not gone then.
+    let heard = |out: Outage| {
+        out.heard.map_or(out, |at| Outage { from: out.from.max(at), to: out.to.max(at), ..out })
+    };
+    let (ours, theirs) = (heard(ours), heard(theirs));
     let apart = ours.from.since(theirs.to) + theirs.from.since(ours.to);
     theirs.until.is_none_or(|until| until >= ours.from) && apart <= policy.mass_failure_window
+}
+
+/// Whether the controller hears a broker that this host has found unreachable all the while.
+fn out_of_reach(broker: &Seen, out: Outage) -> bool {
+    let always = |probe: &ProbeSeen| probe.not_answering == Some(probe.lasting);
+    let unreachable = |probe: &ProbeSeen| probe.outcome == ProbeOutcome::Unreachable && always(probe);
+    let heard = broker.controller_silence.is_some_and(|silence| silence < Duration::from_secs(1));
+    heard && out.heard.is_some() && broker.probe.as_ref().is_some_and(unreachable)
+}
+
+/// Whether it is out of reach, and was heard 2 s longer than the one that is gone, and 2 s after that was seen
+/// to have gone.
+fn lives_on(broker: &Seen, out: Outage, gone: &Seen, since: Outage) -> bool {
+    let (silence, longer) = (|seen: &Seen| seen.controller_silence, Duration::from_secs(2));
+    let longer_heard = silence(broker).zip(silence(gone)).is_some_and(|(a, b)| b >= a + longer);
+    let after = out.heard.is_some_and(|heard| heard.since(since.from) >= longer);
+    out_of_reach(broker, out) && longer_heard && after
 }
 
 /// Whether most of the other brokers answer; or, while the active controller does, most of those that should.
@@ -368,6 +401,16 @@ proptest! {
                 if !touched && cause == Cause::Automatic && *owner != by {
                     prop_assert_eq!(may_take_over(&seen, &policy), Ok(()));
                 }
+            }
+            Decision::Withdraw { .. } => {
+                let untouched = matches!(
+                    state(&seen),
+                    Some(EpochState::Open { by, touched: false, .. }) if by == HostName::from("standby-1")
+                );
+                prop_assert!(untouched, "it is not ours to give up");
+                let broker = &seen.brokers[&BROKER];
+                let heard = broker.controller_silence.is_some_and(|s| s < policy.controller_silent_for);
+                prop_assert!(broker.answers() || heard || seen_elsewhere(&seen), "nobody says that it lives");
             }
             Decision::Hold { reasons } => prop_assert!(!reasons.is_empty()),
             Decision::Escalate { reasons } => prop_assert!(!reasons.is_empty()),

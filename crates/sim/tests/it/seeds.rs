@@ -105,6 +105,21 @@ fn a_clock_that_is_set_back_gives_no_new_tries() {
     assert!(transcript.iter().any(|line| line.contains("needs a person")));
 }
 
+/// A standby cannot reach broker 1 when it goes on after a freeze, and broker 2 dies seconds later. The
+/// controller hears broker 1 all the while: one broker failed, and not two together.
+#[test]
+fn a_broker_that_only_this_host_cannot_reach_is_no_mass_failure() {
+    let events = vec![
+        Timed { at: 4_780, lasts: 23_210, what: Fault::Freezes(5, Frozen::Host) },
+        Timed { at: 5_000, lasts: 0, what: Fault::Cut(Node::Host(5), Node::Host(0)) },
+        Timed { at: 35_000, lasts: 0, what: Fault::HostDies(1) },
+    ];
+    let base = pinned(1_795_638_518_368, (5, 1, 1), &[0; 6]);
+    let transcript = keeps_every_promise(&Scenario { events, home_agents: false, ..base });
+    let recovered = |line: &&String| line.contains("broker 2: recovered, time-to-ISR");
+    assert_eq!(transcript.iter().filter(recovered).count(), 1, "{}", transcript.join("\n"));
+}
+
 /// The ledger takes a claim and the claimant does not hear that. By then another standby and the controller see
 /// the broker, and the claimant never will: nobody else would close the epoch, which keeps the broker's home from
 /// starting it.
