@@ -1,0 +1,161 @@
+//! A client of EC2 that is made when it is first used, and whose calls all return.
+
+use std::future::Future;
+use std::time::Duration;
+
+use aws_config::BehaviorVersion;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_sdk_ec2::Client;
+use aws_sdk_ec2::config::Region;
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_http_client::tls;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use crate::fault::Fault;
+
+/// How long one attempt of a call may take; the SDK then tries again.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Attempts of one call, the first included.
+const ATTEMPTS: u32 = 5;
+/// The longest pause between two of them: a takeover waits.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Where EC2 is asked. Credentials come by the SDK's default chain: the environment, the profile of `AWS_PROFILE`, a web
+/// identity, or the role of this instance (IMDSv2).
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ec2Config {
+    /// The region, such as `eu-central-1`. Without it: `AWS_REGION`, the profile, or the region of this instance.
+    pub region: Option<String>,
+    /// The URL of EC2's API, where it is not the region's public one, such as that of a VPC endpoint.
+    pub endpoint: Option<String>,
+}
+
+impl Ec2Config {
+    /// The client. Nothing is opened before it is used.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self) -> Result<Ec2, Vec<String>> {
+        let mut problems = Vec::new();
+        if let Some(region) = &self.region
+            && (region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'))
+        {
+            problems
+                .push(format!("ec2.region: `{region}` is not the name of a region, such as eu-central-1"));
+        }
+        let is_url = |url: &str| {
+            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+        };
+        if let Some(endpoint) = self.endpoint.as_deref().filter(|url| !is_url(url)) {
+            problems.push(format!("ec2.endpoint: `{endpoint}` does not begin with https:// or http://"));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Ec2 {
+            config: self,
+            client: OnceCell::new(),
+            #[cfg(test)]
+            key: None,
+        })
+    }
+}
+
+/// EC2, of one region.
+#[derive(Debug)]
+pub struct Ec2 {
+    config: Ec2Config,
+    client: OnceCell<Client>,
+    /// The access key, instead of the default chain.
+    #[cfg(test)]
+    pub(crate) key: Option<String>,
+}
+
+impl Ec2 {
+    /// Makes one call by `request`, and returns within `limit`.
+    pub(crate) async fn call<T, E, F>(
+        &self,
+        limit: Duration,
+        request: impl FnOnce(Client) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, SdkError<E>>>,
+        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+    {
+        let call = async {
+            let client = self.client.get_or_try_init(|| self.connect()).await?;
+            request(client.clone()).await.map_err(Fault::from)
+        };
+        timeout(limit, call).await.unwrap_or(Err(Fault::Late { limit }))
+    }
+
+    /// The region that is asked, for people.
+    pub(crate) fn region(&self) -> String {
+        let found = self.client.get().and_then(|client| client.config().region().map(ToString::to_string));
+        found.or_else(|| self.config.region.clone()).unwrap_or_else(|| "its default region".to_owned())
+    }
+
+    async fn connect(&self) -> Result<Client, Fault> {
+        let http = aws_smithy_http_client::Builder::new()
+            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+            .build_https();
+        let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS).with_max_backoff(PAUSE);
+        let timeouts =
+            TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(ATTEMPT).build();
+        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+            .http_client(http)
+            .retry_config(retries)
+            .timeout_config(timeouts);
+        if let Some(region) = &self.config.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        if let Some(endpoint) = &self.config.endpoint {
+            loader = loader.endpoint_url(endpoint.clone());
+        }
+        #[cfg(test)]
+        if let Some(key) = &self.key {
+            let credentials =
+                aws_sdk_ec2::config::Credentials::new(key.as_str(), "secret", None, None, "tests");
+            loader = loader.credentials_provider(credentials);
+        }
+        let config = loader.load().await;
+        if config.region().is_none() {
+            return Err(Fault::NoRegion);
+        }
+        Ok(Client::new(&config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bad_value_is_told() {
+        let config =
+            Ec2Config { region: Some("eu central".to_owned()), endpoint: Some("ec2.local".to_owned()) };
+        let problems = config.build().unwrap_err();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(
+            problems[0].starts_with("ec2.region: `eu central` is not the name of a region"),
+            "{problems:?}"
+        );
+        assert!(problems[1].starts_with("ec2.endpoint: `ec2.local` does not begin"), "{problems:?}");
+    }
+
+    #[test]
+    fn nothing_is_opened_before_it_is_used() {
+        // Without a runtime, a connection would panic.
+        let ec2 = Ec2Config::default().build().unwrap();
+        assert!(ec2.client.get().is_none());
+        assert_eq!(ec2.region(), "its default region");
+    }
+}
