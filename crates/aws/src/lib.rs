@@ -4,6 +4,8 @@
 //! Deliberately absent: a security group as a fence (connections that are tracked live on), a decision by the text of
 //! an error, and any call before the first use.
 
+#[cfg(test)]
+mod bed;
 mod client;
 mod fault;
 

@@ -137,7 +137,7 @@ fn install(home: &Path) -> Result<()> {
     keep_only_netapp(home)
 }
 
-fn pip<'a>(home: &Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
+pub(crate) fn pip<'a>(home: &Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
     let mut pip = Command::new(home.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]);
     pip.args(["--retries", "5"]).args(arguments).stdin(Stdio::null());

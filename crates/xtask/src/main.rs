@@ -7,6 +7,7 @@ mod chaos;
 mod conformance;
 mod demo;
 mod docs;
+mod ec2_bed;
 mod fuzz;
 mod kafka;
 mod nfs_bed;

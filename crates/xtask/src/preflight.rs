@@ -67,9 +67,12 @@ const NEEDS: &[Need] = &[
         on_path("dbus-daemon")
     }),
     need(Scope::Build, "systemd-analyze, to judge the units", "systemd", || on_path("systemd-analyze")),
-    need(Scope::Build, "python3 with venv, for ONTAP's own clients", "python3-venv", || {
-        shell::succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"]))
-    }),
+    need(
+        Scope::Build,
+        "python3 with venv, for a simulated EC2 and for ONTAP's own clients",
+        "python3-venv",
+        || shell::succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])),
+    ),
     need(Scope::Stories, "Java 17 or newer, for Kafka", "openjdk-17-jre-headless", || {
         java_major().is_some_and(|major| major >= 17)
     }),

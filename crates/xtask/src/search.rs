@@ -150,6 +150,7 @@ impl Search {
         let place = Place {
             root: &self.workspace.root,
             bed: Some(&self.bed),
+            ec2: None,
             seed: Some(seed),
             pinned: false,
             outputs,

@@ -4,10 +4,10 @@ use anyhow::Result;
 
 use crate::preflight::{self, Missing, Scope};
 use crate::workspace::Workspace;
-use crate::{kafka, nfs_bed, tools};
+use crate::{ec2_bed, kafka, nfs_bed, tools};
 
-/// Get what the other commands need: packages (as root) and Kafka; with `--tier`, what one part of the tests needs
-/// besides.
+/// Get what the other commands need: packages (as root), Kafka and a simulated EC2; with `--tier`, what one part of the
+/// tests needs besides.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Also what this part needs.
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let kafka_home = kafka::ensure(&kafka::CURRENT)?;
     eprintln!("ready: {}", kafka_home.display());
     eprintln!("ready: {}", kafka::classes::ensure(&kafka_home)?.display());
+    eprintln!("ready: {}={}", ec2_bed::VARIABLE, ec2_bed::ensure()?.display());
     if matches!(args.tier, Some(Tier::All | Tier::Licences)) {
         eprintln!("ready: {}", tools::DENY.ensure(&Workspace::find()?)?.display());
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::Test;
 use crate::bed::Bed;
+use crate::ec2_bed;
 
 /// Most tests wait for a clock or a socket: on two cores, six at once take half the time of two.
 const AT_ONCE: usize = 6;
@@ -58,6 +59,8 @@ pub(crate) struct Place<'a> {
     pub(crate) root: &'a Path,
     /// For stories: Kafka, the agent, a place for evidence.
     pub(crate) bed: Option<&'a Bed>,
+    /// For tests against EC2: the Python of the simulator.
+    pub(crate) ec2: Option<PathBuf>,
     /// What property tests take their cases from and stories their moments; without it, always the same ones.
     pub(crate) seed: Option<u64>,
     /// Whether nothing that a person has set may make the run another one.
@@ -162,6 +165,9 @@ impl Place<'_> {
             .stderr(output);
         if let Some(bed) = self.bed {
             bed.give_to(&mut command);
+        }
+        if let Some(ec2) = &self.ec2 {
+            command.env(ec2_bed::VARIABLE, ec2);
         }
         if self.pinned {
             for name in CHOSEN_BY_HAND {

@@ -13,7 +13,10 @@ use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::suite::{self, Outcome, Place, Test};
 use crate::workspace::{Programs, Workspace};
-use crate::{cache, chaos, conformance, nfs_bed, older, shell, sim, tools};
+use crate::{cache, chaos, conformance, ec2_bed, nfs_bed, older, shell, sim, tools};
+
+/// The package whose tests ask an EC2.
+const AWS: &str = "crates/aws";
 
 /// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
 const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
@@ -64,11 +67,13 @@ pub(super) struct Runner {
     /// `Some(None)`: it was tried, and does not compile.
     built: Option<Option<Built>>,
     bed: Option<Option<Bed>>,
+    /// Where the simulated EC2 has its Python, once it was made.
+    ec2: Option<PathBuf>,
 }
 
 impl Runner {
     pub(super) fn new(workspace: Workspace, filter: Option<String>) -> Self {
-        Self { workspace, filter, built: None, bed: None }
+        Self { workspace, filter, built: None, bed: None, ec2: None }
     }
 
     pub(super) fn run(&mut self, part: Part, report: &mut Report) {
@@ -174,7 +179,10 @@ impl Runner {
     fn unit_tests(&mut self, report: &mut Report) {
         let Some(built) = self.built(report) else { return };
         let tests: Vec<Test> = built.tests.iter().filter(|test| !test.is_story()).cloned().collect();
-        let tests = tests.into_iter().filter(|test| self.selected(test)).collect();
+        let tests: Vec<Test> = tests.into_iter().filter(|test| self.selected(test)).collect();
+        if tests.iter().any(|test| test.binary.package == AWS) {
+            self.ec2 = report.part("an EC2 for tests", |_| ec2_bed::ensure());
+        }
         self.tell(report, "unit tests", false, tests);
     }
 
@@ -214,7 +222,8 @@ impl Runner {
     fn tell(&self, report: &mut Report, name: &'static str, on_the_bed: bool, tests: Vec<Test>) {
         let bed = self.bed.as_ref().and_then(Option::as_ref).filter(|_| on_the_bed);
         let (root, outputs) = (&self.workspace.root, self.workspace.root.join("target/tests"));
-        let place = Place { root, bed, seed: None, pinned: self.filter.is_none(), outputs };
+        let (ec2, pinned) = (self.ec2.clone(), self.filter.is_none());
+        let place = Place { root, bed, ec2, seed: None, pinned, outputs };
         let mut ran = Vec::new();
         report.part(name, |tally| {
             ran = suite::run(&place, tests)?;
