@@ -1,12 +1,17 @@
 //! EC2 behind the ports of a recovery: a broker's address, a fence, and a witness.
 //!
+//! - [`SecondaryIp`] (`ec2_secondary_ip`) moves an address to an interface of this host, and lets another
+//!   [`Address`](recovery::ports::Address) put it on the link;
 //!
 //! Deliberately absent: a security group as a fence (connections that are tracked live on), a decision by the text of
 //! an error, and any call before the first use.
 
+mod address;
 #[cfg(test)]
 mod bed;
 mod client;
 mod fault;
+mod interface;
 
+pub use address::{SecondaryIp, SecondaryIpConfig};
 pub use client::{Ec2, Ec2Config};

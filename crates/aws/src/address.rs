@@ -1,0 +1,327 @@
+//! `ec2_secondary_ip`: the broker's address becomes a secondary private address of an interface of this host.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use recovery::model::{Epoch, PLACED};
+use recovery::ports::{Address, Note, StepError};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use crate::fault::Fault;
+use crate::interface::{self, Deadline, Interface, Place};
+use crate::{Ec2, Ec2Config};
+
+const DRIVER: &str = "ec2_secondary_ip";
+
+/// Between two readings of where the address is.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+/// How long the last reading may take at least, which comes after all that took time.
+const LAST_READ: Duration = Duration::from_secs(5);
+
+/// A secondary private address of an EC2 interface, which EC2 gives to one interface at a time.
+///
+/// EC2 is told first, and is read back until this interface has the address and no other one of the VPC has; then the
+/// address is put on the link. The interfaces of all owners are in one subnet. A live old host cannot keep the address,
+/// so none is asked for its consent.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SecondaryIpConfig {
+    /// The interface of this host that gets the address, such as `eni-0a1b2c3d4e5f60718`.
+    pub network_interface: String,
+    /// How long EC2 may take until what it tells shows the address here.
+    #[serde(default = "default_timeout", with = "humantime_serde")]
+    #[schemars(with = "String")]
+    pub timeout: Duration,
+    /// Where EC2 is asked.
+    #[serde(default)]
+    pub ec2: Ec2Config,
+}
+
+fn default_timeout() -> Duration {
+    Duration::from_secs(60)
+}
+
+impl SecondaryIpConfig {
+    /// The driver, ready to use. `link` puts `address` on the interface once EC2 has given it; it must not ask the link
+    /// who else has the address, because a VPC answers that itself.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self, address: IpAddr, link: Arc<dyn Address>) -> Result<SecondaryIp, Vec<String>> {
+        let mut problems = Vec::new();
+        let hex = self.network_interface.strip_prefix("eni-").unwrap_or_default();
+        if hex.is_empty() || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
+            let given = &self.network_interface;
+            problems.push(format!(
+                "network_interface: `{given}` is not the id of an interface, such as eni-0a1b2c3d4e5f60718"
+            ));
+        }
+        if self.timeout < Duration::from_secs(1) {
+            problems.push("timeout: must be at least 1s".to_owned());
+        }
+        let ec2 = self.ec2.build().map_err(|more| problems.extend(more)).ok();
+        let IpAddr::V4(address) = address else {
+            problems
+                .push(format!("address: {address} is no IPv4 address, and EC2 moves no others by this call"));
+            return Err(problems);
+        };
+        match ec2 {
+            Some(ec2) if problems.is_empty() => Ok(SecondaryIp {
+                address,
+                interface: self.network_interface,
+                timeout: self.timeout,
+                ec2,
+                link,
+                links: PathBuf::from("/sys/class/net"),
+            }),
+            _ => Err(problems),
+        }
+    }
+}
+
+/// The driver; see [`SecondaryIpConfig`].
+pub struct SecondaryIp {
+    address: Ipv4Addr,
+    interface: String,
+    timeout: Duration,
+    ec2: Ec2,
+    link: Arc<dyn Address>,
+    /// Where the kernel lists the interfaces of this host.
+    links: PathBuf,
+}
+
+impl SecondaryIp {
+    fn action(&self) -> String {
+        format!("move {} to {}", self.address, self.interface)
+    }
+
+    fn refused(&self, action: &str, why: String) -> StepError {
+        StepError::Refused { driver: DRIVER, action: action.to_owned(), why }
+    }
+
+    fn fault(&self, action: &str, call: &str, fault: &Fault) -> StepError {
+        fault.step(DRIVER, action, call, &self.ec2)
+    }
+
+    /// This host's interface. Another host's is refused: the address would be here on the link, and its packets there.
+    async fn own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
+        let found = interface::by_id(&self.ec2, deadline.call(), &self.interface).await;
+        let own = found.map_err(|fault| self.fault(action, "DescribeNetworkInterfaces", &fault))?;
+        let macs = fs::read_dir(&self.links).into_iter().flatten().flatten();
+        let macs = macs.filter_map(|link| fs::read_to_string(link.path().join("address")).ok());
+        if !macs.map(|mac| mac.trim().to_ascii_lowercase()).any(|mac| mac == own.mac) {
+            let why = format!(
+                "no interface of this host has the hardware address {} of {own}: set network_interface to the one of this \
+                 host, or attach it",
+                own.mac
+            );
+            return Err(self.refused(action, why));
+        }
+        Ok(own)
+    }
+
+    async fn place(&self, own: &Interface, deadline: Deadline) -> Result<Place, Fault> {
+        let having = interface::having(&self.ec2, deadline.call(), &own.vpc, self.address).await?;
+        Ok(Place::of(&own.id, having))
+    }
+
+    async fn assign(&self, deadline: Deadline) -> Result<(), Fault> {
+        let request = self.ec2.call(deadline.call(), |client| {
+            client
+                .assign_private_ip_addresses()
+                .network_interface_id(&self.interface)
+                .private_ip_addresses(self.address.to_string())
+                .allow_reassignment(true)
+                .send()
+        });
+        request.await.map(drop)
+    }
+
+    /// Has EC2 move the address, and waits until what it tells shows that.
+    ///
+    /// The order is given even where the address seems to be here: what EC2 tells may be old.
+    async fn move_here(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        // Why the order has not been accepted so far; `None` once it is.
+        let mut trouble = Some(None);
+        loop {
+            if let Some(last) = trouble.take() {
+                match self.assign(deadline).await {
+                    Ok(()) => {}
+                    Err(fault) if fault.passes() => trouble = Some(Some(fault.or(last))),
+                    Err(fault) => return Err(self.explained(own, action, deadline, &fault).await),
+                }
+            }
+            let read = match self.place(own, deadline).await {
+                Ok(Place::Ours) => return Ok(()),
+                Err(fault) if !fault.passes() => {
+                    return Err(self.fault(action, "DescribeNetworkInterfaces", &fault));
+                }
+                read => read,
+            };
+            if deadline.left() <= POLL_INTERVAL {
+                return Err(match (trouble.flatten(), read) {
+                    (Some(fault), _) => self.fault(action, "AssignPrivateIpAddresses", &fault),
+                    (None, Err(fault)) => self.fault(action, "DescribeNetworkInterfaces", &fault),
+                    (None, Ok(place)) => {
+                        let action = format!("{action} (EC2 accepted it; read last: {place})");
+                        StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit }
+                    }
+                });
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Why EC2 does not move the address. One code stands for several reasons.
+    async fn explained(&self, own: &Interface, action: &str, deadline: Deadline, fault: &Fault) -> StepError {
+        if fault.code() == "InvalidParameterValue" {
+            if let Err(error) = self.in_subnet(own, action, deadline).await {
+                return error;
+            }
+            if let Ok(Place::Elsewhere(other)) = self.place(own, deadline).await
+                && other.primary == Some(self.address)
+            {
+                return self.refused(action, self.is_primary(&other));
+            }
+        }
+        self.fault(action, "AssignPrivateIpAddresses", fault)
+    }
+
+    fn is_primary(&self, other: &Interface) -> String {
+        format!(
+            "{} is the first address of {other}, which cannot move: give the broker a secondary address of its own",
+            self.address
+        )
+    }
+
+    /// Refuses an address that the interface's subnet does not have.
+    async fn in_subnet(
+        &self,
+        own: &Interface,
+        action: &str,
+        deadline: Deadline,
+    ) -> Result<String, StepError> {
+        let cidr = interface::subnet(&self.ec2, deadline.call(), &own.subnet).await;
+        let cidr = cidr.map_err(|fault| self.fault(action, "DescribeSubnets", &fault))?;
+        if interface::is_in(&cidr, self.address) == Some(false) {
+            let why = format!(
+                "{} is not in {cidr}, the subnet ({}) of {own}: name an interface in the address's subnet, or give the broker \
+                 an address of {cidr}",
+                self.address, own.subnet
+            );
+            return Err(self.refused(action, why));
+        }
+        Ok(cidr)
+    }
+}
+
+#[async_trait]
+impl Address for SecondaryIp {
+    fn name(&self) -> &'static str {
+        DRIVER
+    }
+
+    async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError> {
+        let (action, deadline) = (self.action(), Deadline::of(self.timeout));
+        let own = self.own(&action, deadline).await?;
+        let was_here = own.has(self.address);
+        self.move_here(&own, &action, deadline).await?;
+        let link = self.link.acquire(epoch).await?;
+        // Somebody else's script may have moved it meanwhile.
+        match self.place(&own, Deadline::of(deadline.left().max(LAST_READ))).await {
+            Ok(Place::Ours) => {}
+            Ok(place) => {
+                let why = format!(
+                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an agent that \
+                     the ledger does not know), and end that"
+                );
+                return Err(self.refused(&action, why));
+            }
+            Err(fault) => return Err(self.fault(&action, "DescribeNetworkInterfaces", &fault)),
+        }
+        let said = if was_here { "was on" } else { "moved to" };
+        let text = format!("{} {said} {own}, and no other interface has it; {}", self.address, link.text);
+        let mut note = Note { text, details: link.details }.with("network_interface", &own.id);
+        if !was_here {
+            note = note.with(PLACED, true);
+        }
+        Ok(note)
+    }
+
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        self.link.reset_clients().await
+    }
+
+    /// Takes the address off the link. EC2 goes on to give it to this interface: unassigned, it would be free for the
+    /// next instance that starts in the subnet. Its next owner takes it from here.
+    async fn release(&self) -> Result<Note, StepError> {
+        self.link.release().await
+    }
+
+    async fn here(&self) -> Result<bool, StepError> {
+        self.link.here().await
+    }
+
+    /// Whoever has the address by EC2 while it is on this host's link. Before that nobody counts: EC2 takes the address
+    /// from whoever has it, and a host cannot keep it.
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        if !self.link.here().await? {
+            return Ok(None);
+        }
+        let (action, deadline) = (format!("ask EC2 who has {}", self.address), Deadline::of(self.timeout));
+        let own = self.own(&action, deadline).await?;
+        match self.place(&own, deadline).await {
+            Ok(Place::Ours) => Ok(None),
+            Ok(Place::Elsewhere(other)) => Ok(Some(other.to_string())),
+            Ok(place @ Place::Nowhere) => {
+                Err(self
+                    .refused(&action, format!("it is on the link here, and by EC2 {place}: acquire it anew")))
+            }
+            Err(fault) => Err(self.fault(&action, "DescribeNetworkInterfaces", &fault)),
+        }
+    }
+
+    /// Nothing: neighbours in a VPC believe EC2 alone, and two agents that take an address from each other by EC2 help
+    /// nobody. [`Self::holder`] and [`Self::check`] tell of another interface.
+    async fn defend(&self) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<Note, StepError> {
+        let (action, deadline) = (self.action(), Deadline::of(self.timeout));
+        let own = self.own(&action, deadline).await?;
+        let cidr = self.in_subnet(&own, &action, deadline).await?;
+        let place = self.place(&own, deadline).await;
+        let place = place.map_err(|fault| self.fault(&action, "DescribeNetworkInterfaces", &fault))?;
+        match &place {
+            Place::Elsewhere(other) if other.primary == Some(self.address) => {
+                return Err(self.refused(&action, self.is_primary(other)));
+            }
+            Place::Elsewhere(other) if self.link.here().await? => {
+                let why = format!(
+                    "{} is on the link here, and by EC2 it is on {other}: nothing reaches it here. Find out who moved it",
+                    self.address
+                );
+                return Err(self.refused(&action, why));
+            }
+            _ => {}
+        }
+        let link = self.link.check().await?;
+        let text = format!(
+            "{own} can have {} of {cidr} ({place}); that the role of this host may move it (ec2:AssignPrivateIpAddresses) has no \
+             dry run; {}",
+            self.address, link.text
+        );
+        Ok(Note { text, details: link.details })
+    }
+}
+
+#[cfg(test)]
+mod tests;

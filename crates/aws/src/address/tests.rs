@@ -1,0 +1,302 @@
+//! The driver against the strict EC2.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use recovery::ports::chain;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::bed::{World, nowhere};
+
+const EPOCH: Epoch = Epoch(1);
+const MOVED: &str = "10.20.0.11";
+
+/// The link of this host: an address is on it or not.
+#[derive(Default)]
+struct Link(Mutex<bool>);
+
+#[async_trait]
+impl Address for Link {
+    fn name(&self) -> &'static str {
+        "link"
+    }
+    async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
+        let was_here = std::mem::replace(&mut *self.0.lock().unwrap(), true);
+        let note = Note::new("on the link");
+        Ok(if was_here { note } else { note.with(PLACED, true) })
+    }
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        Ok(Note::new("reset"))
+    }
+    async fn release(&self) -> Result<Note, StepError> {
+        *self.0.lock().unwrap() = false;
+        Ok(Note::new("off the link"))
+    }
+    async fn here(&self) -> Result<bool, StepError> {
+        Ok(*self.0.lock().unwrap())
+    }
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        panic!("a VPC answers for every address: the link is not asked")
+    }
+    async fn defend(&self) -> Result<(), StepError> {
+        panic!("neighbours in a VPC are told nothing")
+    }
+    async fn check(&self) -> Result<Note, StepError> {
+        Ok(Note::new("the link is up"))
+    }
+}
+
+/// The driver on the host of `eni-b`.
+struct Host {
+    world: World,
+    link: Arc<Link>,
+    driver: SecondaryIp,
+    _links: TempDir,
+}
+
+fn config(ec2: Ec2Config) -> SecondaryIpConfig {
+    SecondaryIpConfig { network_interface: "eni-b".to_owned(), timeout: Duration::from_secs(4), ec2 }
+}
+
+fn host_of(more: Value, address: &str, config: impl Fn(Ec2Config) -> SecondaryIpConfig) -> Option<Host> {
+    let world = World::lay(more)?;
+    let link = Arc::new(Link::default());
+    let mut driver = config(world.config()).build(address.parse().unwrap(), link.clone()).ok().unwrap();
+    world.admit(&mut driver.ec2);
+    let links = tempfile::tempdir().unwrap();
+    for (name, mac) in [("lo", "00:00:00:00:00:00"), ("ens5", "02:00:00:00:00:0b")] {
+        fs::create_dir(links.path().join(name)).unwrap();
+        fs::write(links.path().join(name).join("address"), format!("{mac}\n")).unwrap();
+    }
+    driver.links = links.path().to_owned();
+    Some(Host { world, link, driver, _links: links })
+}
+
+fn host(more: Value) -> Option<Host> {
+    host_of(more, MOVED, config)
+}
+
+fn fault(action: &str, kind: &str, times: usize, more: Value) -> Value {
+    let mut fault = json!({"action": action, "kind": kind, "times": times});
+    for (name, value) in more.as_object().unwrap() {
+        fault[name] = value.clone();
+    }
+    json!({"faults": [fault]})
+}
+
+fn words(error: StepError) -> String {
+    chain(&error)
+}
+
+impl Host {
+    /// Nothing is half moved: EC2 has the address where it was, and it is not on the link.
+    #[track_caller]
+    fn nothing_moved(&self) {
+        assert_eq!(self.world.having(MOVED), ["eni-a"]);
+        assert!(!*self.link.0.lock().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_address_moves_from_another_interface_and_is_read_back_page_by_page() {
+    let Some(host) = host(json!({"page": 1})) else { return };
+    let note = host.driver.acquire(EPOCH).await.unwrap();
+    assert_eq!(
+        note.text,
+        "10.20.0.11 moved to eni-b of i-0000000b, and no other interface has it; on the link"
+    );
+    assert_eq!(note.details[PLACED], "true");
+    assert_eq!(host.world.having(MOVED), ["eni-b"]);
+    assert!(host.driver.here().await.unwrap());
+    assert_eq!(host.driver.holder().await.unwrap(), None);
+    // An ensure: the second time changes nothing.
+    let again = host.driver.acquire(EPOCH).await.unwrap();
+    assert!(again.text.starts_with("10.20.0.11 was on eni-b"), "{again:?}");
+    assert!(!again.details.contains_key(PLACED), "{again:?}");
+}
+
+#[tokio::test]
+async fn what_is_accepted_and_not_yet_shown_is_waited_for() {
+    let Some(host) = host(json!({"remap": 1.5})) else { return };
+    let begun = Instant::now();
+    host.driver.acquire(EPOCH).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(1_500), "it was not read back");
+    assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 1, "the order is not repeated");
+}
+
+#[tokio::test]
+async fn what_is_never_shown_is_not_done() {
+    let Some(host) = host(json!({"remap": 60})) else { return };
+    let error = host.driver.acquire(EPOCH).await.unwrap_err();
+    assert_eq!(error.kind(), "unconfirmed");
+    assert!(words(error).contains("read last: it is on eni-a of i-0000000a"));
+    assert!(!host.link.here().await.unwrap(), "it is not put on the link before EC2 shows it here");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_after_the_act_is_found_by_reading_back() {
+    let Some(host) = host(fault("AssignPrivateIpAddresses", "lost", 99, json!({}))) else { return };
+    host.driver.acquire(EPOCH).await.unwrap();
+    assert_eq!(host.world.having(MOVED), ["eni-b"]);
+    assert!(host.world.calls("AssignPrivateIpAddresses").iter().all(|call| call["answer"] == "lost"));
+}
+
+#[tokio::test]
+async fn a_call_that_is_throttled_or_fails_inside_ec2_is_made_again() {
+    for (code, status) in
+        [("RequestLimitExceeded", "503 Service Unavailable"), ("InternalError", "500 Internal Server Error")]
+    {
+        let more = json!({"code": code, "status": status});
+        let Some(host) = host(fault("AssignPrivateIpAddresses", "refuse", 2, more)) else { return };
+        host.driver.acquire(EPOCH).await.unwrap();
+        assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 3, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_ec2_that_is_throttled_for_good_is_an_error_in_time() {
+    let more = json!({"code": "RequestLimitExceeded", "status": "503 Service Unavailable"});
+    let Some(host) = host(fault("AssignPrivateIpAddresses", "refuse", 999, more)) else { return };
+    let begun = Instant::now();
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("RequestLimitExceeded"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    host.nothing_moved();
+}
+
+#[tokio::test]
+async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
+    let Some(mut host) = host(json!({})) else { return };
+    let mut ec2 = nowhere().build().unwrap();
+    host.world.admit(&mut ec2);
+    host.driver.ec2 = ec2;
+    let begun = Instant::now();
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("EC2 in eu-central-1 did not answer DescribeNetworkInterfaces"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    host.nothing_moved();
+}
+
+#[tokio::test]
+async fn a_third_party_that_takes_the_address_meanwhile_is_found_by_reading_back() {
+    // The read after the link is the second one.
+    let mut more = fault("DescribeNetworkInterfaces", "steal", 1, json!({"to": "eni-a", "address": MOVED}));
+    let first = json!({"action": "DescribeNetworkInterfaces", "kind": "delay", "seconds": 0, "times": 1});
+    more["faults"].as_array_mut().unwrap().insert(0, first);
+    let Some(host) = host(more) else { return };
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("it is on eni-a of i-0000000a: find out who else moves it"), "{error}");
+    // The undo of a failed step.
+    host.driver.release().await.unwrap();
+    assert!(!host.driver.here().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check() {
+    let Some(host) = host(json!({})) else { return };
+    assert_eq!(host.driver.holder().await.unwrap(), None, "nobody is asked for consent");
+    host.driver.acquire(EPOCH).await.unwrap();
+    let thief = SecondaryIpConfig { network_interface: "eni-a".to_owned(), ..config(host.world.config()) };
+    let mut thief = thief.build(MOVED.parse().unwrap(), Arc::new(Link::default())).ok().unwrap();
+    host.world.admit(&mut thief.ec2);
+    thief.assign(Deadline::of(thief.timeout)).await.unwrap();
+    assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a of i-0000000a"));
+    let error = words(host.driver.check().await.unwrap_err());
+    assert!(error.contains("by EC2 it is on eni-a of i-0000000a: nothing reaches it here"), "{error}");
+}
+
+#[tokio::test]
+async fn a_release_leaves_the_address_reserved_and_takes_it_off_the_link() {
+    let Some(host) = host(json!({})) else { return };
+    host.driver.acquire(EPOCH).await.unwrap();
+    host.driver.release().await.unwrap();
+    assert!(!host.driver.here().await.unwrap());
+    assert_eq!(host.world.having(MOVED), ["eni-b"]);
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_here_is_refused_with_the_reason() {
+    for (address, expected) in [
+        ("10.20.9.11", "10.20.9.11 is not in 10.20.0.0/24, the subnet (subnet-1) of eni-b of i-0000000b"),
+        ("10.20.0.31", "10.20.0.31 is the first address of eni-a of i-0000000a, which cannot move"),
+    ] {
+        let Some(host) = host_of(json!({}), address, config) else { return };
+        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        assert!(error.contains(expected), "{error}");
+        let error = words(host.driver.check().await.unwrap_err());
+        assert!(error.contains(expected), "{error}");
+        host.nothing_moved();
+    }
+}
+
+#[tokio::test]
+async fn an_interface_that_is_not_this_hosts_is_refused() {
+    for (id, expected) in [
+        ("eni-a", "no interface of this host has the hardware address 02:00:00:00:00:0a of eni-a"),
+        ("eni-dead", "there is no such interface in eu-central-1: correct `network_interface`"),
+    ] {
+        let named = |ec2| SecondaryIpConfig { network_interface: id.to_owned(), ..config(ec2) };
+        let Some(host) = host_of(json!({}), MOVED, named) else { return };
+        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 0);
+        host.nothing_moved();
+    }
+}
+
+#[tokio::test]
+async fn what_the_role_may_not_do_is_named_by_check_and_at_the_moment_of_use() {
+    for action in ["AssignPrivateIpAddresses", "DescribeNetworkInterfaces"] {
+        let Some(host) = host(json!({"deny": [action]})) else { return };
+        let expected = format!("its credentials do not allow ec2:{action}; add it to the policy");
+        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        assert!(error.contains(&expected), "{error}");
+        host.nothing_moved();
+    }
+    for action in ["DescribeSubnets", "DescribeNetworkInterfaces"] {
+        let Some(host) = host(json!({"deny": [action]})) else { return };
+        let error = words(host.driver.check().await.unwrap_err());
+        assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_and_a_key_that_is_unknown_are_told() {
+    for (code, expected) in [
+        ("RequestExpired", "the clock of this host is off"),
+        ("SignatureDoesNotMatch", "the clock of this host is off"),
+        ("AuthFailure", "it does not accept the credentials in eu-central-1"),
+    ] {
+        let more = fault("*", "refuse", 99, json!({"code": code, "status": "401 Unauthorized"}));
+        let Some(host) = host(more) else { return };
+        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        assert!(error.contains(expected), "{error}");
+        host.nothing_moved();
+    }
+    let Some(mut host) = host(json!({})) else { return };
+    host.driver.ec2.key = Some("UNKNOWN".to_owned());
+    let error = words(host.driver.check().await.unwrap_err());
+    assert!(error.contains("it does not accept the credentials"), "{error}");
+}
+
+#[tokio::test]
+async fn a_check_changes_nothing() {
+    let Some(host) = host(json!({})) else { return };
+    let note = host.driver.check().await.unwrap();
+    let expected = "eni-b of i-0000000b can have 10.20.0.11 of 10.20.0.0/24 (it is on eni-a of i-0000000a); that the role of this \
+                    host may move it (ec2:AssignPrivateIpAddresses) has no dry run; the link is up";
+    assert_eq!(note.text, expected);
+    assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 0);
+    host.nothing_moved();
+}
+
+#[test]
+fn every_bad_value_is_told() {
+    let text = "network_interface = \"eth0\"\ntimeout = \"0s\"\nec2 = { region = \"\" }";
+    let config: SecondaryIpConfig = toml::from_str(text).unwrap();
+    let problems = config.build("fd00::11".parse().unwrap(), Arc::new(Link::default())).err().unwrap();
+    assert_eq!(problems.len(), 4, "{problems:?}");
+    assert!(toml::from_str::<SecondaryIpConfig>("network_interface = \"eni-1\"\nnic = 1").is_err());
+}
