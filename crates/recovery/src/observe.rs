@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::departure::{Departures, LAST_FETCH, Probes};
 use crate::model::{
     BrokerId, CanaryOutcome, Check, CheckSeen, Checked, Distrust, Endpoint, Epoch, EpochState, Evidence,
-    Fact, HostName, LedgerReading, LedgerStanding, LocalProcess, LogTail, Moment, Now, PartitionView,
-    PeerView, ProbeOutcome, QuorumView, VolumeUse,
+    Fact, HostName, LedgerReading, LedgerStanding, LocalProcess, LogTail, MachineState, Moment, Now,
+    PartitionView, PeerView, ProbeOutcome, QuorumView, VolumeUse,
 };
 
 use outage::{Failed, Failing};
@@ -52,6 +52,8 @@ pub struct Board {
     /// Whether each broker's address was on this host.
     addresses: BTreeMap<BrokerId, (Moment, bool)>,
     unregistered: BTreeMap<BrokerId, Absence>,
+    /// What the platform said last of each host's machine, and for how long that counts.
+    machines: BTreeMap<HostName, (Moment, MachineState, Duration)>,
     /// What each check found last, when it began, and for how long that counts.
     checks: BTreeMap<Check, (Moment, Checked, Duration)>,
     sighted: BTreeMap<&'static str, Moment>,
@@ -159,6 +161,9 @@ impl Board {
                 self.sighted.remove(signal);
                 self.blind.insert(signal, why.clone());
                 self.distrusted = Some((distrust, why));
+            }
+            Fact::Machine { host, state, counts_for } => {
+                self.machines.insert(host, (at, state, counts_for));
             }
             Fact::Address { broker, here } => drop(self.addresses.insert(broker, (at, here))),
             Fact::Checked { found, counts_for } => {
@@ -341,9 +346,16 @@ pub fn observe(
         metadata_fresh: listed.is_some(),
         quorum_fresh: quorum.is_some(),
         blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
+        machines: machines(board, now.mono),
         checks: checks(board, now.mono),
         working: BTreeSet::new(),
     }
+}
+
+/// What the platform said of machines, as far as it still counts.
+fn machines(board: &Board, now: Moment) -> BTreeMap<HostName, MachineState> {
+    let counts = board.machines.iter().filter(|(_, (at, _, limit))| now.since(*at) <= *limit);
+    counts.map(|(host, (_, state, _))| (host.clone(), state.clone())).collect()
 }
 
 /// What the checks found, as far as it still counts.

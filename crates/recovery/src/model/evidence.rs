@@ -76,6 +76,16 @@ pub enum Fact {
     Peer(PeerView),
     /// What the daemon on this host has seen, told to a command beside it: what it remembers, and no witness.
     Daemon(PeerView),
+    /// What the platform under a host, such as EC2, says of its machine. It tells it late: it supports what
+    /// others see, and no decision rests on it.
+    Machine {
+        /// The host.
+        host: HostName,
+        /// What it says.
+        state: MachineState,
+        /// For how long that counts, unless the next one comes before.
+        counts_for: Duration,
+    },
     /// Whether a broker's address is on this host.
     Address {
         /// The broker.
@@ -272,6 +282,29 @@ impl LogTail {
         // A second for a gigabyte would be a nanosecond for a byte.
         Duration::from_nanos(bytes / 100 * 85) / u32::try_from(threads.max(1)).unwrap_or(u32::MAX)
     }
+}
+
+/// What the platform under a host says of its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "machine", rename_all = "snake_case")]
+pub enum MachineState {
+    /// It runs, and nothing speaks against it.
+    Runs,
+    /// It runs, and the platform's own checks of it fail, or it is to be retired: that only supports.
+    Ails {
+        /// What is wrong, in one line.
+        why: String,
+    },
+    /// It starts or stops: it may run.
+    Changes {
+        /// The platform's word for it.
+        to: String,
+    },
+    /// It is off, or is no more: strong evidence that the host is dead, and no proof.
+    Off {
+        /// The platform's word for it.
+        state: String,
+    },
 }
 
 /// What the process of a broker does on the host that looks.

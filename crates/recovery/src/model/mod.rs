@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 pub use check::{Check, CheckSeen, Checked, Verdict};
 pub use evidence::{
-    CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, NfsClientId,
-    PeerSaw, PeerView, ProbeOutcome, QuorumView, Unread, VolumeUse,
+    CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, MachineState,
+    NfsClientId, PeerSaw, PeerView, ProbeOutcome, QuorumView, Unread, VolumeUse,
 };
 pub use lock::{Grace, HeldLock};
 pub use order::{Acked, Instruction, Order, Orders};

@@ -10,7 +10,7 @@ use super::Outage;
 use crate::departure::LastWell;
 use crate::model::{
     Broker, BrokerId, Check, CheckSeen, Distrust, Epoch, EpochState, HostName, LedgerStanding, LocalProcess,
-    LogTail, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, Unread, VolumeUse,
+    LogTail, MachineState, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, Unread, VolumeUse,
 };
 
 /// What is known of one broker at one moment. `None` always means: nothing fresh is known.
@@ -106,6 +106,8 @@ pub struct Observation {
     /// Signals that cannot see, with the reason. One look that fails is no blindness while the last one that
     /// saw is fresh.
     pub blind: BTreeMap<&'static str, String>,
+    /// What the platform under hosts says of their machines: no witness yet.
+    pub machines: BTreeMap<HostName, MachineState>,
     /// What the checks of this host found. One that is not there was not made lately: nothing is known.
     pub checks: BTreeMap<Check, CheckSeen>,
     /// Brokers that this agent is at work on: what it claims is in the ledger from its next reading on.

@@ -208,6 +208,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 quorum_fresh,
                 peers,
                 blind: BTreeMap::new(),
+                machines: BTreeMap::new(),
                 checks: BTreeMap::new(),
                 working: BTreeSet::new(),
             }

@@ -15,6 +15,7 @@ fn some_plan() -> Plan {
         quorum_fresh: false,
         peers: BTreeMap::new(),
         blind: BTreeMap::new(),
+        machines: BTreeMap::new(),
         checks: BTreeMap::new(),
         working: BTreeSet::new(),
     };
