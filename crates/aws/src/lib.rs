@@ -3,6 +3,7 @@
 //! - [`SecondaryIp`] (`ec2_secondary_ip`) moves an address to an interface of this host, and lets another
 //!   [`Address`](recovery::ports::Address) put it on the link;
 //! - [`Stop`] (`ec2_stop`) stops the instance of a host, and proves it by the state that is read back;
+//! - [`Status`] (`ec2_status`) tells what EC2 says of the instances of hosts.
 //!
 //! Deliberately absent: a security group as a fence (connections that are tracked live on), a decision by the text of
 //! an error, and any call before the first use.
@@ -15,8 +16,10 @@ mod fault;
 mod fence;
 mod instance;
 mod interface;
+mod status;
 
 pub use address::{SecondaryIp, SecondaryIpConfig};
 pub use client::{Ec2, Ec2Config};
 pub use fence::{Ec2StopConfig, Stop};
 pub use instance::InstanceConfig;
+pub use status::{Ec2StatusConfig, Status};
