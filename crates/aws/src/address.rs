@@ -124,6 +124,9 @@ impl SecondaryIp {
             );
             return Err(self.refused(action, why));
         }
+        if own.primary == Some(self.address) {
+            return Err(self.refused(action, self.is_primary(&own)));
+        }
         Ok(own)
     }
 

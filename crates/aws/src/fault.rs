@@ -141,7 +141,7 @@ fn remedy(code: &str, call: &str, region: &str) -> Option<String> {
         }
         "OptInRequired" => format!("the account has no access to the region {region}: correct ec2.region"),
         "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed" => {
-            format!("there is no such instance in {region}: correct `instance` or ec2.region")
+            format!("there is no such instance in {region}: correct instance.id or ec2.region")
         }
         "InvalidNetworkInterfaceID.NotFound" | "InvalidNetworkInterfaceId.Malformed" => {
             format!("there is no such interface in {region}: correct `network_interface` or ec2.region")

@@ -156,6 +156,16 @@ async fn a_call_that_is_throttled_or_fails_inside_ec2_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_call_that_hangs_is_made_again() {
+    let patient = |ec2| SecondaryIpConfig { timeout: Duration::from_secs(20), ..config(ec2) };
+    let hangs = fault("DescribeNetworkInterfaces", "delay", 1, json!({"seconds": 8}));
+    let Some(host) = host_of(hangs, MOVED, patient) else { return };
+    let begun = Instant::now();
+    host.driver.acquire(EPOCH).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn an_ec2_that_is_throttled_for_good_is_an_error_in_time() {
     let more = json!({"code": "RequestLimitExceeded", "status": "503 Service Unavailable"});
     let Some(host) = host(fault("AssignPrivateIpAddresses", "refuse", 999, more)) else { return };
@@ -220,6 +230,7 @@ async fn a_release_leaves_the_address_reserved_and_takes_it_off_the_link() {
 async fn an_address_that_cannot_be_here_is_refused_with_the_reason() {
     for (address, expected) in [
         ("10.20.9.11", "10.20.9.11 is not in 10.20.0.0/24, the subnet (subnet-1) of eni-b of i-0000000b"),
+        ("10.20.0.32", "10.20.0.32 is the first address of eni-b of i-0000000b, which cannot move"),
         ("10.20.0.31", "10.20.0.31 is the first address of eni-a of i-0000000a, which cannot move"),
     ] {
         let Some(host) = host_of(json!({}), address, config) else { return };

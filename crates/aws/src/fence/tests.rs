@@ -141,7 +141,7 @@ async fn another_machine_is_neither_stopped_nor_a_proof() {
 #[tokio::test]
 async fn an_instance_that_ec2_does_not_know_is_no_proof() {
     let Some((_world, stop)) = stop_of(json!({}), instance(Some("i-0000dead"))) else { return };
-    let expected = "there is no such instance in eu-central-1: correct `instance` or ec2.region";
+    let expected = "there is no such instance in eu-central-1: correct instance.id or ec2.region";
     let why = unproven(&stop).await;
     assert!(why.contains(expected), "{why}");
     let error = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());

@@ -56,7 +56,7 @@ async fn look(signal: &Status) -> (Option<MachineState>, Option<String>) {
         match evidence.fact {
             Fact::Machine { host, state: said, .. } if host.0 == "kafka-1" => state = Some(said),
             Fact::Machine { host, state: said, .. } => {
-                assert_eq!((host.0.as_str(), said), ("standby-1", MachineState::Runs))
+                assert_eq!((host.0.as_str(), said), ("standby-1", MachineState::Runs));
             }
             Fact::Blind { why } => blind = Some(why),
             other => panic!("{other:?}"),

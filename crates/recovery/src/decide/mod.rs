@@ -354,6 +354,12 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
     said.extend(here.volumes.and_then(|volumes| volumes.grace).map(|left| {
         format!("the storage has moved: it may grant no new lock for {} (no witness)", human(left))
     }));
+    let owner = seen.standing(broker).map(|standing| &standing.owner);
+    said.extend(
+        owner
+            .and_then(|owner| seen.machines.get(owner).map(|machine| (owner, machine)))
+            .map(|(owner, machine)| format!("the platform: the machine of {owner} {machine} (no witness)")),
+    );
     said
 }
 

@@ -1,6 +1,7 @@
 //! What a signal says, and when it looked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -305,6 +306,17 @@ pub enum MachineState {
         /// The platform's word for it.
         state: String,
     },
+}
+
+impl fmt::Display for MachineState {
+    /// Completes "the machine of kafka-1 …".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runs => f.write_str("runs"),
+            Self::Ails { why } => write!(f, "runs; {why}"),
+            Self::Changes { to: state } | Self::Off { state } => write!(f, "is {state}"),
+        }
+    }
 }
 
 /// What the process of a broker does on the host that looks.

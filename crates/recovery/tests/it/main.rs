@@ -11,6 +11,7 @@ mod freshness;
 mod held_locks;
 mod journal;
 mod ledger_signal;
+mod machines;
 mod outlived;
 mod prediction;
 mod properties;
