@@ -239,6 +239,9 @@ fn signals(
         let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
         signals.push(Arc::new(canary));
     }
+    if let Some(ec2) = config.ec2_status.clone() {
+        signals.push(Arc::new(ec2.build().map_err(bad("ec2_status"))?));
+    }
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();
         let watched: Vec<_> =

@@ -51,6 +51,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let own_addresses = check.own_addresses(&brokers, &peers);
     let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
+    let ec2_status = check.ec2_status(&ladders);
     let Check { doc, warnings } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -94,6 +95,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         peers,
         canaries,
         ontap_clients,
+        ec2_status,
         warnings,
     })
 }

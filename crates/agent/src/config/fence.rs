@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use aws::Ec2StopConfig;
 use drivers::certificate::CertificateFile;
 use drivers::fence::{AllOfConfig, ExecConfig, FenceAgentConfig};
 use ontap::OntapExportConfig;
@@ -42,6 +43,11 @@ pub enum FenceConfig {
     /// It cuts off the volumes only: the host lives on, and Kafka on it fails. Addresses of TEST-NET-1, -2
     /// and -3 in a rule stand for the epoch that fenced (see `understudy history`).
     OntapExport(Box<OntapExportConfig>),
+    /// An EC2 instance, which is stopped by force. See `docs/aws.md`.
+    ///
+    /// An order that EC2 accepts proves nothing: only `stopped` or `terminated`, read back for the very instance that the
+    /// host is. A security group is no fence.
+    Ec2Stop(Box<Ec2StopConfig>),
 }
 
 impl FenceConfig {
@@ -55,6 +61,7 @@ impl FenceConfig {
             Self::Exec(config) => Arc::new(config.build()?),
             Self::AllOf(config) => Arc::new(config.build()?),
             Self::OntapExport(config) => Arc::new(config.build()?),
+            Self::Ec2Stop(config) => Arc::new(config.build()?),
         })
     }
 
@@ -73,6 +80,7 @@ impl FenceConfig {
             Self::Exec(config) => config.leaves_running,
             Self::AllOf(config) => config.leaves_running(),
             Self::OntapExport(_) => true,
+            Self::Ec2Stop(_) => false,
         }
     }
 
@@ -83,7 +91,7 @@ impl FenceConfig {
         match &mut self {
             Self::FenceAgent(config) => config.ask_itself(),
             Self::AllOf(config) => config.ask_themselves(),
-            Self::Exec(_) | Self::OntapExport(_) => {}
+            Self::Exec(_) | Self::OntapExport(_) | Self::Ec2Stop(_) => {}
         }
         self
     }

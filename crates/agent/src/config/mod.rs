@@ -18,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aws::Ec2StatusConfig;
 use drivers::broker_host::class_data::ClassData;
 use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
@@ -71,6 +72,8 @@ pub struct Config {
     pub canaries: Vec<CanaryConfig>,
     /// How the storage's own counters are watched, if at all.
     pub ontap_clients: Option<OntapClientsConfig>,
+    /// What EC2 says of the instances of hosts.
+    pub ec2_status: Option<Ec2StatusConfig>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<Problem>,
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws::Ec2StatusConfig;
+
 use crate::config::AddressConfig;
 use crate::config::FenceConfig;
 use drivers::broker_host::BrokerHostConfig;
@@ -55,6 +57,7 @@ pub(crate) struct Raw {
     #[schemars(default)]
     canary: Vec<CanaryConfig>,
     ontap_clients: Option<OntapClientsConfig>,
+    ec2_status: Option<Ec2StatusConfig>,
 }
 
 fn mode(_: &mut schemars::SchemaGenerator) -> Schema {

@@ -1,17 +1,18 @@
-//! The `[[peer]]`, `[[canary]]` and `[ontap_clients]` sections.
+//! The `[[peer]]`, `[[canary]]`, `[ontap_clients]` and `[ec2_status]` sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws::Ec2StatusConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
 use ontap::clients::OntapClientsConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
 
-use super::BrokerConfig;
 use super::check::Check;
+use super::{BrokerConfig, FenceConfig};
 
 impl Check<'_> {
     pub(super) fn peers(&mut self, here: Option<&HostName>) -> Vec<PeerConfig> {
@@ -74,6 +75,24 @@ impl Check<'_> {
             let remedy =
                 "add [broker.storage.grant] to the brokers whose volumes are on ONTAP, or leave this out";
             self.doc.problem("ontap_clients", "no broker says where its volumes are", remedy);
+        }
+        Some(config)
+    }
+
+    /// `fences` has every host that is configured.
+    pub(super) fn ec2_status(
+        &mut self,
+        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+    ) -> Option<Ec2StatusConfig> {
+        let config: Ec2StatusConfig = self.doc.read("ec2_status")?;
+        self.driver("ec2_status", config.clone().build().err().unwrap_or_default());
+        for host in config.hosts.keys().filter(|host| !fences.contains_key(&HostName((*host).clone()))) {
+            let remedy = "write the host's name as its [[host]] section has it";
+            self.doc.problem(
+                &format!("ec2_status.hosts.{host}"),
+                "there is no [[host]] of this name",
+                remedy,
+            );
         }
         Some(config)
     }

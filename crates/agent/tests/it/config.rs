@@ -116,6 +116,30 @@ fn the_example_means_what_it_says() {
 }
 
 #[test]
+fn hosts_on_ec2_mean_what_they_say() {
+    let path = root().join("deploy/examples/standby-ec2.toml");
+    let config = Config::load(&path).unwrap();
+    assert_eq!(config.topology.fences[&"kafka-1".into()], ["ec2_stop"]);
+    assert_eq!(
+        config.topology.brokers[&recovery::model::BrokerId(1)].address.as_deref(),
+        Some("10.20.0.11/24")
+    );
+    assert!(!config.topology.outlive.contains(&"kafka-1".into()), "a stopped instance keeps no address");
+    assert!(config.ec2_status.is_some());
+
+    let text = fs::read_to_string(&path).unwrap();
+    let wrong = text
+        .replace("eni-0a1b2c3d4e5f60718", "ens5")
+        .replace("Name=kafka-1\", id", "kafka-1\", id")
+        .replace("hosts = { kafka-1", "hosts = { kafka-9");
+    let error = Config::parse(&path, &wrong).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+    let expected =
+        ["host[0].fence[0].instance.tag", "broker[0].address.network_interface", "ec2_status.hosts.kafka-9"];
+    assert_eq!(keys, expected, "{error}");
+}
+
+#[test]
 fn peers_and_canaries_mean_what_they_say() {
     let path = root().join("deploy/examples/standby.toml");
     let config = Config::load(&path).unwrap();

@@ -81,6 +81,18 @@ fn default_announce_every() -> Duration {
 }
 
 impl NetlinkConfig {
+    /// With everything else as it is by default.
+    #[must_use]
+    pub fn new(address: &str, interface: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            interface: interface.to_owned(),
+            probe_for: default_probe_for(),
+            announce_for: default_announce_for(),
+            announce_every: default_announce_every(),
+        }
+    }
+
     /// The address that moves, without its prefix; `None` if it is none.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
