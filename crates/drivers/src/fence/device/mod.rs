@@ -2,6 +2,7 @@
 //!
 //! The API is that of the ClusterLabs fence agents (`FenceAgentAPI.md`): `off` exits with 0 when the host is
 //! off; `status` exits with 0 for on, 2 for off and 1 when the device cannot be asked, and says so in a word.
+//! A site's own program must say `on`, too: there are programs that exit with 0 whatever they are told.
 
 pub(super) mod metadata;
 mod power;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use self::power::Power;
+use self::power::{Power, Why};
 use super::options::{Input, OptionValue};
 use crate::command::{CommandError, ending, last_words, run};
 use recovery::model::{Epoch, HostName, human};
@@ -142,7 +143,7 @@ impl Device {
             _ => None,
         });
         let names: Vec<&str> = plain.chain([host.0.as_str()]).collect();
-        power::read(answer.code, &answer.stdout, &names)
+        power::read(answer.code, &answer.stdout, &names, !self.is_fence_agent)
     }
 
     /// Waits up to `patience` for `status` to read off, and sees that it does so reading after reading, for long enough
@@ -338,6 +339,8 @@ impl Fence for Device {
         match self.power(host, &status) {
             Power::On => Some(true),
             Power::Off => Some(false),
+            // It may mean on, and this look is for what speaks against another fence's proof.
+            Power::Unknown(Why::Silent) => Some(true),
             Power::Unknown(_) => None,
         }
     }

@@ -17,6 +17,8 @@ pub(super) enum Why {
     Code,
     /// Exit code 2, and no word on standard output that is a state.
     NoWord,
+    /// Exit code 0, and no word, of a program that must say it.
+    Silent,
     /// The word is `off`, and the exit code 0 means on.
     OffWithZero,
     /// The word is `on`, and the exit code 2 means off.
@@ -32,6 +34,10 @@ impl Why {
             Self::Code => "it does not say whether it is on or off: 0 (on) or 2 (off) would be an answer",
             Self::NoWord => {
                 "exit code 2 means off, but no line of its output is a state such as `off` or `Status: OFF`"
+            }
+            Self::Silent => {
+                "it said nothing that is a state (exit 0): print `on` or `off`, and exit with 2 for off; it reads its \
+                 action from standard input"
             }
             Self::OffWithZero => {
                 "it says off, and its exit code says on: let it exit with 2 when it says off"
@@ -49,11 +55,13 @@ const AROUND: [&str; 17] = [
 ];
 
 /// Reads an answer by its exit code and its standard output. `names` are what the device calls the host: they may
-/// stand in such a line too.
-pub(super) fn read(code: Option<i32>, stdout: &str, names: &[&str]) -> Power {
+/// stand in such a line too. A fence agent is on where it exits with 0, in whatever words; a site's own program must
+/// `say_on`: `/bin/true`, and a program that does not read its action, exit with 0 as well.
+pub(super) fn read(code: Option<i32>, stdout: &str, names: &[&str], say_on: bool) -> Power {
     let says = |state| stdout.lines().any(|line| tells(line, state, names));
     match (code, says("on"), says("off")) {
         (Some(0 | 2), true, true) => Power::Unknown(Why::Both),
+        (Some(0), false, false) if say_on => Power::Unknown(Why::Silent),
         (Some(0), _, false) => Power::On,
         (Some(0), false, true) => Power::Unknown(Why::OffWithZero),
         (Some(2), false, true) => Power::Off,
@@ -90,15 +98,28 @@ mod tests {
             "Power state: off.",
             "k-1: off",
         ] {
-            assert_eq!(read(Some(2), line, &["k-1"]), Power::Off, "{line}");
-            assert_eq!(read(Some(0), line, &["k-1"]), Power::Unknown(Why::OffWithZero), "{line}");
-            assert_eq!(read(Some(1), line, &["k-1"]), Power::Unknown(Why::Code), "{line}");
+            assert_eq!(read(Some(2), line, &["k-1"], false), Power::Off, "{line}");
+            assert_eq!(read(Some(0), line, &["k-1"], false), Power::Unknown(Why::OffWithZero), "{line}");
+            assert_eq!(read(Some(1), line, &["k-1"], false), Power::Unknown(Why::Code), "{line}");
         }
-        assert_eq!(read(Some(2), "connecting to 10.0.0.1\nStatus: OFF\n", &[]), Power::Off);
-        assert_eq!(read(Some(0), "Status: ON", &[]), Power::On);
-        assert_eq!(read(Some(0), "", &[]), Power::On);
-        assert_eq!(read(Some(2), "Status: ON", &[]), Power::Unknown(Why::OnWithTwo));
-        assert_eq!(read(Some(2), "outlet on\noutlet off", &[]), Power::Unknown(Why::Both));
+        assert_eq!(read(Some(2), "connecting to 10.0.0.1\nStatus: OFF\n", &[], false), Power::Off);
+        assert_eq!(read(Some(0), "Status: ON", &[], false), Power::On);
+        assert_eq!(read(Some(0), "", &[], false), Power::On);
+        assert_eq!(read(Some(2), "Status: ON", &[], false), Power::Unknown(Why::OnWithTwo));
+        assert_eq!(read(Some(2), "outlet on\noutlet off", &[], false), Power::Unknown(Why::Both));
+    }
+
+    #[test]
+    fn a_sites_own_program_must_say_that_a_host_is_on() {
+        for line in ["on", "Status: ON", "kafka-1 is on", "asking\npower: on"] {
+            assert_eq!(read(Some(0), line, &["kafka-1"], true), Power::On, "{line}");
+        }
+        for line in ["", "Usage: site-fence on|off|status", "ok", "kafka-2 is on"] {
+            assert_eq!(read(Some(0), line, &["kafka-1"], true), Power::Unknown(Why::Silent), "{line}");
+        }
+        assert_eq!(read(Some(0), "off", &[], true), Power::Unknown(Why::OffWithZero));
+        assert_eq!(read(Some(2), "off", &[], true), Power::Off);
+        assert_eq!(read(Some(1), "on", &[], true), Power::Unknown(Why::Code));
     }
 
     #[test]
@@ -116,8 +137,8 @@ mod tests {
             "offline",
             "kafka-2 is off",
         ] {
-            assert_eq!(read(Some(2), said, &["kafka-1"]), Power::Unknown(Why::NoWord), "{said}");
+            assert_eq!(read(Some(2), said, &["kafka-1"], false), Power::Unknown(Why::NoWord), "{said}");
         }
-        assert_eq!(read(None, "off", &[]), Power::Unknown(Why::Code), "killed");
+        assert_eq!(read(None, "off", &[], false), Power::Unknown(Why::Code), "killed");
     }
 }

@@ -242,3 +242,22 @@ async fn a_fence_that_leaves_the_host_running_says_so() {
     fabric.leaves_running = false;
     assert_eq!(fabric.has_power(&host()).await, Some(false));
 }
+
+#[tokio::test]
+async fn a_sites_own_program_that_says_nothing_says_nothing_of_the_host() {
+    let own = |script: &str| Device { driver: "exec", is_fence_agent: false, ..quick(script) };
+    for script in ["exit 0", "echo 'Usage: site-fence on|off|status'"] {
+        let silent = own(script);
+        let error = silent.check(&host()).await.unwrap_err().to_string();
+        assert!(error.contains("print `on` or `off`") && error.contains("from standard input"), "{error}");
+        // It may mean on: it still speaks against another fence's proof.
+        assert_eq!(silent.has_power(&host()).await, Some(true), "{script}");
+        let error = silent.prove(&host(), EPOCH).await.unwrap_err().to_string();
+        assert!(error.contains("said nothing that is a state (exit 0)"), "{error}");
+        assert!(silent.lift(&host()).await.is_err(), "{script}");
+    }
+    let says = own("echo on");
+    assert_eq!(says.check(&host()).await.unwrap().details[POWER], "on");
+    assert_eq!(says.has_power(&host()).await, Some(true));
+    assert_eq!(quick("exit 0").has_power(&host()).await, Some(true), "a fence agent");
+}

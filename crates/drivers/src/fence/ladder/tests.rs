@@ -119,7 +119,7 @@ async fn a_hung_rung_does_not_hold_up_the_proof_of_another() {
 
 #[tokio::test]
 async fn lifting_wants_every_rung_and_reads_it_back() {
-    let lifted = || rung("exit 1", "exit 0");
+    let lifted = || rung("exit 1", "echo on");
     let note = Ladder::new(vec![lifted(), lifted()]).lift(&host()).await.unwrap();
     assert_eq!(note.text.matches("reads that kafka-1 is on").count(), 2, "{note:?}");
     let error = Ladder::new(vec![lifted(), works()]).lift(&host()).await.unwrap_err().to_string();
