@@ -7,6 +7,7 @@ use super::advertise::resolve;
 use super::common::Common;
 use super::listeners::{self, Listener};
 use super::problem::Problem;
+use super::refused;
 use kafka::properties::Properties;
 use recovery::model::{BrokerId, Endpoint};
 use recovery::ports::Note;
@@ -23,6 +24,7 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let bound = listeners::bound(&file);
     let mut wrong: Vec<String> = bound.iter().filter_map(|l| foreign(l, listener)).collect();
     wrong.extend(voter(&file, broker, listener));
+    wrong.extend(refused::wrong(&file, broker, listener));
     if !wrong.is_empty() {
         return Err(Problem::Refused(wrong.join("; ")));
     }

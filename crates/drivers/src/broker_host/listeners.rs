@@ -59,7 +59,7 @@ impl Listener {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
+pub(super) fn is_loopback(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().is_loopback(),
         // As RFC 6761 and the hosts files of the distributions have it.
@@ -258,7 +258,8 @@ pub(super) fn controller(file: &Properties) -> Option<Listener> {
     bound(file).into_iter().find(|l| controllers.iter().any(|name| l.is_named(name)))
 }
 
-fn controllers(file: &Properties) -> Vec<String> {
+/// The names of the controllers' listeners.
+pub(super) fn controllers(file: &Properties) -> Vec<String> {
     list(file.get("controller.listener.names").unwrap_or_default()).map(str::to_owned).collect()
 }
 

@@ -14,6 +14,7 @@ mod ports;
 mod problem;
 mod proc;
 pub mod process;
+mod refused;
 mod render;
 mod right;
 mod rights;

@@ -124,7 +124,9 @@ async fn said_of(template: &str, listener: &str) -> String {
 async fn check_shows_the_listeners_as_they_will_be() {
     let said = said_of(
         "process.roles=broker\nlisteners=SASL_SSL://10.0.0.31:9094,PLAINTEXT://127.0.0.1:9092\n\
-         advertised.listeners=SASL_SSL://standby:9094,PLAINTEXT://127.0.0.1:9092\n",
+         advertised.listeners=SASL_SSL://standby:9094,PLAINTEXT://127.0.0.1:9092\n\
+         security.inter.broker.protocol=SASL_SSL\n\
+         listener.security.protocol.map=CONTROLLER:SASL_SSL,SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT\n",
         "10.0.0.1:9094",
     )
     .await;
