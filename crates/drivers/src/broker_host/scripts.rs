@@ -19,6 +19,9 @@ const STOP: &str = "kafka-server-stop";
 /// several brokers of one host have in common is their role.
 pub(super) fn ends_others(words: &[String], broker: BrokerId, at_once: usize) -> Option<String> {
     let commands = commands(words);
+    if let Some(by_name) = commands.iter().find_map(|command| kills_by_name(command, broker)) {
+        return Some(by_name);
+    }
     let (script, arguments) = commands.iter().find_map(|command| runs(command, STOP))?;
     let value = |option: &str| {
         let mut values = arguments.iter().filter_map(|word| word.strip_prefix(option)?.strip_prefix('='));
@@ -35,6 +38,29 @@ pub(super) fn ends_others(words: &[String], broker: BrokerId, at_once: usize) ->
         )),
         (None, None) => Some(format!("runs {script}, which ends every Kafka of this host")),
     }
+}
+
+/// How `pkill` or `killall` ends what has a name that every Kafka has. One that says the broker's number, a variable
+/// or whose children it means is not judged here.
+fn kills_by_name(command: &[&str], broker: BrokerId) -> Option<String> {
+    let name = |word: &&str| matches!(word.rsplit('/').next(), Some("pkill" | "killall"));
+    let at = command.iter().position(name)?;
+    let (program, arguments) = (command[at].rsplit('/').next()?, &command[at + 1..]);
+    let id = broker.to_string();
+    let picks =
+        |word: &&str| word.contains('$') || word.split(|c: char| !c.is_ascii_digit()).any(|part| part == id);
+    let narrows = |word: &&str| {
+        ["-F", "--pidfile", "-P", "--parent", "-s", "--session", "-g", "--pgroup"].contains(word)
+    };
+    let signal = |word: &str| word.strip_prefix('-').is_some_and(|rest| rest.parse::<u8>().is_ok());
+    if arguments.iter().any(|word| (picks(word) && !signal(word)) || narrows(word)) {
+        return None;
+    }
+    let pattern = arguments.iter().find(|word| {
+        let word = word.to_ascii_lowercase();
+        !word.starts_with('-') && (word.contains("kafka") || word.contains("java"))
+    })?;
+    Some(format!("runs {program} {pattern}, which ends every Kafka of this host"))
 }
 
 /// How this command ends at once and leaves Kafka behind; `None` if it stays, as far as can be seen.
@@ -227,6 +253,15 @@ mod tests {
             ("/k/kafka-server-stop.sh --node-id=11", Some("another broker's"), Some("another broker's")),
             ("/k/kafka-server-stop.sh --process-role=broker", Some("of that role"), None),
             ("/bin/kill -s TERM $MAINPID", None, None),
+            ("/usr/bin/pkill -f kafka.Kafka", every, every),
+            ("/usr/bin/pkill -TERM -u kafka java", every, every),
+            ("/bin/sh -c 'pkill -9 -f kafka-server'", every, every),
+            ("/bin/sh -c 'pkill -1 -f kafka-server'", every, every),
+            ("/usr/bin/killall java", every, every),
+            ("/usr/bin/pkill -f broker-1/server.properties", None, None),
+            ("/usr/bin/pkill -f kafka.$BROKER", None, None),
+            ("/usr/bin/pkill -P 77 java", None, None),
+            ("/usr/bin/pkill jmx_exporter", None, None),
             ("/usr/local/sbin/my-kafka-server-stop.sh 1", None, None),
         ] {
             for (at_once, expected) in [(2, two), (1, one)] {
