@@ -79,6 +79,9 @@ fn endpoint(url: &str) -> Result<Endpoint, String> {
         return Err("agents answer without TLS: begin it with `http://`".to_owned());
     }
     let rest = url.strip_prefix("http://").ok_or("is not a URL; write it as \"http://10.0.0.12:9095\"")?;
+    if rest.contains('@') {
+        return Err("has a login in it, which agents do not ask for: leave all up to the `@` out".to_owned());
+    }
     rest.strip_suffix('/').unwrap_or(rest).parse().map_err(|error| format!("{error}"))
 }
 
@@ -387,10 +390,13 @@ mod tests {
             ("https://10.0.0.12:9095", "url: agents answer without TLS"),
             ("10.0.0.12:9095", "url: is not a URL"),
             ("http://10.0.0.12", "url: `10.0.0.12` is not host:port"),
+            ("http://me:hunter2@10.0.0.12:9095", "url: has a login in it"),
+            ("http://me:hunter2@10.0.0.12:9095/v1", "url: has a login in it"),
             ("http://10.0.0.12:9095/v1/view", "url: `10.0.0.12:9095/v1/view` is not host:port"),
         ] {
             let problems = PeerConfig { host: "b".to_owned(), url: url.to_owned() }.build().unwrap_err();
             assert!(problems[0].starts_with(said), "{problems:?}");
+            assert!(!problems[0].contains("hunter2"), "{problems:?}");
         }
         assert!(
             PeerConfig { host: "b".to_owned(), url: "http://[fd00::1]:9095/".to_owned() }.build().is_ok()
