@@ -200,8 +200,15 @@ pub(super) fn contradicts(unit: &Unit) -> Result<(), String> {
 fn configuration(unit: &Unit) -> Result<Note, String> {
     contradicts(unit)?;
     let braced = format!("${{{}}}", drop_in::PROPERTIES);
-    let uses = |word: &String| word.contains(&braced) || *word == format!("${}", drop_in::PROPERTIES);
-    if unit.exec_start.iter().flatten().any(uses) {
+    let bare = format!("${}", drop_in::PROPERTIES);
+    let uses = |word: &String| word.contains(&braced) || *word == bare;
+    // Within more words systemd leaves it to the shell, and `$$` is how a unit writes one `$`.
+    let by_shell = |words: &Vec<String>| {
+        words
+            .windows(2)
+            .any(|pair| pair[0].starts_with('-') && pair[0].ends_with('c') && pair[1].contains(&bare))
+    };
+    if unit.exec_start.iter().flatten().any(uses) || unit.exec_start.iter().any(by_shell) {
         return Ok(Note::new(format!("ExecStart= of {} uses {braced}", unit.name)));
     }
     Err(format!(
@@ -417,6 +424,19 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_of_the_unit_may_put_the_configuration_in() {
+        for script in
+            ["exec /k/start.sh $$UNDERSTUDY_PROPERTIES", "exec /k/start.sh \"$UNDERSTUDY_PROPERTIES\""]
+        {
+            let by_shell = |unit: &mut Unit| {
+                unit.exec_start[0].truncate(8);
+                unit.exec_start[0].extend(["/bin/sh", "-c", script].map(str::to_owned));
+            };
+            assert_eq!(told(by_shell), (Vec::new(), Vec::new()), "{script}");
+        }
+    }
+
+    #[test]
     fn what_makes_a_takeover_fail_or_unsafe_is_an_error() {
         is_error(|unit| unit.load_state = "masked".into(), "systemctl unmask kafka@1.service");
         is_error(|unit| unit.load_state = "not-found".into(), "there is no kafka@1.service");
@@ -425,6 +445,10 @@ mod tests {
             |unit| unit.exec_start = words("/u guard --broker 1 --exec -- /k /etc/kafka/server.properties"),
             "does not use ${UNDERSTUDY_PROPERTIES}",
         );
+        let as_its_name = |unit: &mut Unit| {
+            unit.exec_start = words("/u guard --broker 1 --exec -- /k.sh $$UNDERSTUDY_PROPERTIES");
+        };
+        is_error(as_its_name, "does not use ${UNDERSTUDY_PROPERTIES}");
         let unasked = |unit: &mut Unit| {
             unit.exec_condition.clear();
             unit.exec_start = words("/k/kafka-server-start.sh ${UNDERSTUDY_PROPERTIES}");

@@ -105,14 +105,15 @@ fn expanded(words: &[String], environment: &BTreeMap<String, String>) -> Vec<Str
             rest = left;
         }
         whole.push_str(rest);
-        all.push(whole.replace("$$", "$"));
+        // A shell that is the word's reader would put it in.
+        all.push(whole.replace("$$", "$").replace(&format!("${}", drop_in::PROPERTIES), "{properties}"));
     }
     all
 }
 
 /// The variables of an `EnvironmentFile=`: a line each, without what only a shell would understand. What is
 /// read otherwise than systemd does makes an archive that Java does not take, and no more.
-fn variables(text: &str) -> BTreeMap<String, String> {
+pub(super) fn variables(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let pair = |line: &str| {
         let (name, value) = line.split_once('=')?;
@@ -137,6 +138,10 @@ mod tests {
         let expected = ["/opt/kafka/bin/start.sh", "-a", "-b", "--x=-a  -b-$", "{properties}"];
         assert_eq!(expanded(&words.map(str::to_owned), &environment), expected);
         assert_eq!(expanded(&["$UNDERSTUDY_PROPERTIES".to_owned()], &environment), ["{properties}"]);
+        for script in ["exec /k/start.sh $$UNDERSTUDY_PROPERTIES", "exec /k/start.sh $UNDERSTUDY_PROPERTIES"]
+        {
+            assert_eq!(expanded(&[script.to_owned()], &environment), ["exec /k/start.sh {properties}"]);
+        }
     }
 
     #[test]
