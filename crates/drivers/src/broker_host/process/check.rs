@@ -6,7 +6,7 @@ use super::super::problem::Problem;
 use super::super::user::as_user;
 use super::super::{BROKER, advertise, bind, check, files, ports, scripts};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
-use super::{Inner, ProcessConfig, foreign};
+use super::{Inner, ProcessConfig, foreign, program};
 use recovery::model::BrokerId;
 use recovery::ports::Note;
 
@@ -46,10 +46,15 @@ pub(super) fn config(config: &ProcessConfig, brokers: usize) -> Vec<String> {
 type Check = fn(&Inner, BrokerId) -> Result<Note, Problem>;
 
 /// Every look, with what it is about: "could not …".
-pub(super) fn looks(inner: &Inner) -> Vec<(&'static str, Check)> {
+pub(super) fn looks(inner: &Inner, broker: BrokerId) -> Vec<(&'static str, Check)> {
     let mut looks: Vec<(&str, Check)> = LOOKS.to_vec();
     if inner.common.at_once > 1 {
         looks.insert(0, (check::PORTS, ports));
+    }
+    if options(inner, broker).is_some() {
+        looks.push((files::OPTIONS, |inner, broker| {
+            options(inner, broker).unwrap_or_else(|| Ok(Note::new("Kafka's options name no file")))
+        }));
     }
     if !inner.stop_command.is_empty() {
         looks.insert(0, ("stop the one Kafka", stop_command));
@@ -77,14 +82,14 @@ fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
              outlives it as it is"
         )));
     }
-    let program = inner.launch.command.first().cloned().unwrap_or_default();
-    if as_user(inner.common.user.as_ref(), || is_executable(Path::new(&program)))? {
-        return Ok(Note::new(format!("{program} is there and can be executed")));
-    }
-    Err(Problem::Refused(format!(
-        "{program} is not there or cannot be executed by Kafka's user: install Kafka, or correct \
-         broker_host.command"
-    )))
+    let environment = inner.launch.environment(inner.common.user.as_ref());
+    let path = environment.get(std::ffi::OsStr::new("PATH")).cloned().unwrap_or_default();
+    let found = as_user(inner.common.user.as_ref(), || program::look(&inner.launch.command, &path))?;
+    found.map(Note::new).map_err(Problem::Refused)
+}
+
+fn options(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
+    files::options(&inner.common, &inner.common.environment(broker), &inner.launch.command)
 }
 
 fn ports(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {

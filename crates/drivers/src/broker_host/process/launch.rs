@@ -121,6 +121,6 @@ pub(super) fn find_in_path(program: &str, path: &OsStr) -> Option<PathBuf> {
 }
 
 /// Whether the caller may execute this file.
-pub(super) fn is_executable(file: &Path) -> bool {
+pub(in super::super) fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }

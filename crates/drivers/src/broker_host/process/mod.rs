@@ -8,6 +8,7 @@ mod check;
 mod child;
 mod foreign;
 mod launch;
+mod program;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use super::proc::{self, ProcessId};
 use super::user::User;
 use crate::off_path::off_path;
 use launch::Launch;
+pub(super) use launch::is_executable;
 use recovery::model::{BrokerId, Epoch, HostName};
 use recovery::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
 
@@ -241,7 +243,7 @@ impl BrokerHost for Process {
 
     async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>> {
         let mut results = Vec::new();
-        for (action, look) in check::looks(&self.inner) {
+        for (action, look) in check::looks(&self.inner, broker) {
             let action = format!("{action} of broker {broker}");
             results.push(self.run(action, self.timeout, move |inner| look(inner, broker)).await);
         }
