@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use super::super::common::Common;
 use super::super::problem::Problem;
+use super::super::process::is_executable;
+use super::super::user::as_user;
 use super::super::{advertise, bind, check as shared, files, ports, scripts};
 use super::class_data::given;
 use super::unit::{Unit, asks_guard, becomes_kafka};
-use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in};
+use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in, needs};
 use recovery::model::BrokerId;
 use recovery::ports::{Note, StepError};
 
@@ -79,6 +81,7 @@ impl Systemd {
                     results.push(result.map_err(|why| Problem::Refused(why).into_step(DRIVER, &action)));
                 }
                 results.extend(self.ports(&unit, broker).await.map(Ok));
+                results.extend(self.needs(unit, broker).await);
             }
             Err(problem) => {
                 results.push(Err(problem.into_step(DRIVER, &format!("look at the unit of broker {broker}"))));
@@ -116,6 +119,37 @@ impl Systemd {
         let remedy = "Let %i be part of it in Environment= of the unit, or {broker} in [broker_host.environment], as in \
                       JMX_PORT = \"999{broker}\"";
         Some(shared::ports(told, remedy))
+    }
+}
+
+impl Systemd {
+    /// What the unit names on this host, and its Java: only what is missing, and what was looked at for Java.
+    async fn needs(&self, unit: Unit, broker: BrokerId) -> Vec<Result<Note, StepError>> {
+        let action = |what: &str| format!("{what} of broker {broker}");
+        let look = move |common: &Common| {
+            let log_dirs = &common.broker(broker)?.log_dirs;
+            let missing = needs::missing(&unit, log_dirs, &|program, by| {
+                let user = common.user.as_ref().filter(|_| by.0);
+                as_user(user, || is_executable(program)).unwrap_or(true)
+            });
+            let environment = given(&unit, common.environment(broker));
+            let words: Vec<String> = unit.exec_start.iter().flatten().cloned().collect();
+            // The unit's own file system is not seen from here.
+            let options =
+                unit.root.is_empty().then(|| files::options(common, &environment, &words)).flatten();
+            Ok((missing, options))
+        };
+        match self.files(&action(needs::NEEDS), self.timeout, look).await {
+            Ok((missing, options)) => {
+                let missing = missing
+                    .into_iter()
+                    .map(|why| Err(Problem::Refused(why).into_step(DRIVER, &action(needs::NEEDS))));
+                let options =
+                    options.map(|told| told.map_err(|p| p.into_step(DRIVER, &action(files::OPTIONS))));
+                missing.chain(options).collect()
+            }
+            Err(problem) => vec![Err(problem.into_step(DRIVER, &action(needs::NEEDS)))],
+        }
     }
 }
 

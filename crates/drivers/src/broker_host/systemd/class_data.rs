@@ -76,7 +76,7 @@ impl Units {
 pub(super) fn given(unit: &Unit, configured: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut environment = unit.environment.clone();
     environment.extend(configured);
-    for file in &unit.environment_files {
+    for (file, _) in &unit.environment_files {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         environment.extend(variables(&text));
     }

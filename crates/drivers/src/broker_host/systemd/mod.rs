@@ -10,6 +10,7 @@ mod check;
 pub(super) mod class_data;
 mod drop_in;
 mod kill;
+mod needs;
 mod unit;
 
 #[cfg(test)]

@@ -39,8 +39,14 @@ pub(super) struct Unit {
     pub(super) sends_sigkill: bool,
     pub(super) user: String,
     pub(super) environment: BTreeMap<String, String>,
-    /// The files of `EnvironmentFile=`.
-    pub(super) environment_files: Vec<String>,
+    /// The files of `EnvironmentFile=`, and whether they may be missing.
+    pub(super) environment_files: Vec<(String, bool)>,
+    /// As systemd tells it: with a `!` before it, it may be missing.
+    pub(super) working_directory: String,
+    /// The directories that systemd makes for it.
+    pub(super) makes: Vec<String>,
+    /// Where the unit's own file system begins, if it has one.
+    pub(super) root: String,
     pub(super) exec_start: Vec<Vec<String>>,
     pub(super) exec_condition: Vec<Vec<String>>,
     /// What is run beside Kafka at its start, its stop and its end, with the setting that says so.
@@ -104,6 +110,9 @@ impl Unit {
             user: any(service, "User"),
             environment: words,
             environment_files: files(service.get("EnvironmentFiles")),
+            working_directory: any(service, "WorkingDirectory"),
+            makes: made(service),
+            root: any(service, "RootDirectory") + &any(service, "RootImage"),
             exec_start: commands(service.get("ExecStart")),
             exec_condition: commands(service.get("ExecCondition")),
             helpers: helpers(service),
@@ -217,11 +226,11 @@ fn environment(value: Option<&OwnedVariant>) -> BTreeMap<String, String> {
 }
 
 /// `a(sb)`: paths, and whether they may be missing.
-fn files(value: Option<&OwnedVariant>) -> Vec<String> {
+fn files(value: Option<&OwnedVariant>) -> Vec<(String, bool)> {
     let Some(Variant::Array(files)) = value.map(|value| &**value) else { return Vec::new() };
     let path = |item: &Variant<'_>| match item {
-        Variant::Structure(file) => match file.fields().first() {
-            Some(Variant::Str(path)) => Some(path.to_string()),
+        Variant::Structure(file) => match file.fields() {
+            [Variant::Str(path), Variant::Bool(may_be_missing)] => Some((path.to_string(), *may_be_missing)),
             _ => None,
         },
         _ => None,
@@ -268,6 +277,17 @@ fn commands(value: Option<&OwnedVariant>) -> Vec<Vec<String>> {
         _ => None,
     };
     commands.inner().iter().filter_map(command).collect()
+}
+
+/// The directories of `StateDirectory=` and its like.
+fn made(service: &Properties) -> Vec<String> {
+    let below =
+        [("StateDirectory", "/var/lib"), ("LogsDirectory", "/var/log"), ("CacheDirectory", "/var/cache")];
+    let of = |(key, above): (&str, &str)| {
+        let names = texts(service.get(key)).into_iter();
+        names.map(|name| format!("{above}/{name}")).collect::<Vec<_>>()
+    };
+    below.into_iter().flat_map(of).collect()
 }
 
 fn helpers(service: &Properties) -> Vec<(&'static str, Vec<String>)> {

@@ -140,8 +140,8 @@ impl Service {
     #[zbus(property)]
     fn exec_start(&self) -> Vec<Exec> {
         exec(
-            "/usr/bin/understudy guard --broker 1 --exec --user kafka -- /opt/kafka/bin/kafka-server-start.sh \
-             ${UNDERSTUDY_PROPERTIES}",
+            // What is there on every host stands for both.
+            "/bin/sh guard --broker 1 --exec --user kafka -- /bin/sh ${UNDERSTUDY_PROPERTIES}",
         )
     }
 
