@@ -101,10 +101,13 @@ impl<'t> Document<'t> {
         let text = place.filter(|p| p.plain).map(|p| &self.text[p.value.clone()]);
         let (found, hidden): (Vec<&str>, Vec<&str>) =
             text.into_iter().partition(|text| !is_secret(key) && !holds_login(text));
-        // What is wrong may quote it.
-        let reason = hidden.iter().fold(reason, |reason, text| match text.trim_matches(['"', '\'']) {
-            "" => reason,
-            inner => reason.replace(inner, "…"),
+        // What is wrong may quote it. Of a mount's options only those are told that are known to be wrong.
+        let of_mount = key.contains("storage.mount") && key.ends_with(".options");
+        let reason = hidden.iter().filter(|_| !of_mount).fold(reason, |reason, text| {
+            match text.trim_matches(['"', '\'']) {
+                "" => reason,
+                inner => reason.replace(inner, "…"),
+            }
         });
         let words = reason.split(' ').map(|word| if holds_login(word) { "…" } else { word });
         let reason = words.collect::<Vec<_>>().join(" ");
@@ -288,6 +291,15 @@ mod tests {
         let problem = doc.describe("broker[1].home", "is missing".into(), String::new());
         assert_eq!(problem.line, Some(4));
         assert_eq!(problem.found, None);
+    }
+
+    #[test]
+    fn a_mount_option_is_told_though_it_is_the_only_one() {
+        let text = "[[broker]]\n[broker.storage]\n[[broker.storage.mount]]\noptions = \"vers=3\"\n";
+        let key = "broker[0].storage.mount[0].options";
+        let doc = Document::parse(text).unwrap();
+        let problem = doc.describe(key, "`vers=3`: needs 4.1".into(), String::new());
+        assert_eq!((problem.reason.as_str(), problem.found), ("`vers=3`: needs 4.1", None));
     }
 
     #[test]

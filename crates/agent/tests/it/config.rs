@@ -78,6 +78,9 @@ fn everything_wrong_with_one_key_is_told() {
     for words in ["`bg`", "`vers=3`"] {
         assert!(error.contains(words), "{words}: {error}");
     }
+    let only = text.replace(options, "options = \"vers=3\"");
+    let error = Config::parse(Path::new("u.toml"), &only).unwrap_err().to_string();
+    assert!(error.contains("`vers=3`"), "{error}");
 }
 
 #[test]
