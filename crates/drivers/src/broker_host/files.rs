@@ -37,7 +37,7 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     if wrong.is_empty() {
         return Ok(Note::new(match named.len() {
             0 => "server.properties names no file".to_owned(),
-            count => format!("server.properties names {count} files, and Kafka's user can read them"),
+            count => format!("server.properties names files ({count}), and Kafka's user can read them"),
         }));
     }
     let why = wrong.join("; ");
@@ -77,7 +77,7 @@ fn judged(found: &[Named]) -> Result<Note, String> {
         return Err(format!("{stops}: Kafka would not start. Put it there, or correct the option"));
     }
     Ok(Note::new(match harms.as_str() {
-        "" => format!("Kafka's options name {} files, and its user can read them", found.len()),
+        "" => format!("Kafka's options name files ({}), and its user can read them", found.len()),
         harms => format!("WARNING: {harms}: Kafka would start and write no log of its own"),
     }))
 }
