@@ -10,11 +10,15 @@ use kafka_protocol::messages::{
     ListOffsetsRequest, MetadataRequest, RequestHeader, ResponseHeader, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, Request, decode_request_header_from_buffer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 use recovery::model::Endpoint;
+
+/// A larger request is refused, as by `socket.request.max.bytes`.
+const MAX_REQUEST: usize = 100 << 20;
 
 /// One request.
 pub struct Call {
@@ -74,7 +78,8 @@ pub fn framed(body: &[u8]) -> Bytes {
 pub struct Listening {
     /// Where.
     pub at: Endpoint,
-    listener: TcpListener,
+    /// The socket.
+    pub listener: TcpListener,
 }
 
 /// A broker that serves until it is dropped.
@@ -95,12 +100,31 @@ impl Listening {
 
     /// Answers what `script` answers, and `ApiVersions` by itself where it does not.
     pub fn serve(self, script: impl Fn(&Call) -> Option<Reply> + Send + Sync + 'static) -> Fake {
+        self.serve_over(None, script)
+    }
+
+    /// The same, within TLS if there is such.
+    pub fn serve_over(
+        self,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Call) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Fake {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let (script, log) = (Arc::new(script), calls.clone());
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = self.listener.accept().await {
-                connections.spawn(converse(stream, script.clone(), log.clone()));
+                let (tls, script, log) = (tls.clone(), script.clone(), log.clone());
+                connections.spawn(async move {
+                    match tls {
+                        None => converse(stream, script, log).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                converse(stream, script, log).await;
+                            }
+                        }
+                    }
+                });
             }
         });
         Fake { at: self.at, calls, serving }
@@ -111,6 +135,14 @@ impl Fake {
     /// Binds and serves.
     pub async fn start(script: impl Fn(&Call) -> Option<Reply> + Send + Sync + 'static) -> Self {
         Listening::bind().await.serve(script)
+    }
+
+    /// Binds and serves within TLS.
+    pub async fn secured(
+        tls: TlsAcceptor,
+        script: impl Fn(&Call) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Self {
+        Listening::bind().await.serve_over(Some(tls), script)
     }
 
     /// How often `key` was asked.
@@ -126,12 +158,13 @@ impl Drop for Fake {
 }
 
 async fn converse(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     script: Arc<impl Fn(&Call) -> Option<Reply>>,
     log: Arc<Mutex<Vec<ApiKey>>>,
 ) {
     while let Ok(size) = stream.read_i32().await {
-        let mut body = vec![0; usize::try_from(size).unwrap()];
+        let Some(size) = usize::try_from(size).ok().filter(|size| *size <= MAX_REQUEST) else { return };
+        let mut body = vec![0; size];
         if stream.read_exact(&mut body).await.is_err() {
             return;
         }
@@ -141,7 +174,10 @@ async fn converse(
         log.lock().unwrap().push(call.key);
         let standard = || (call.key == ApiKey::ApiVersions).then(|| call.say(&versions()));
         match script(&call).or_else(standard).unwrap_or(Reply::Close) {
-            Reply::Raw(bytes) => stream.write_all(&bytes).await.unwrap(),
+            Reply::Raw(bytes) => {
+                stream.write_all(&bytes).await.unwrap();
+                stream.flush().await.unwrap();
+            }
             Reply::Nothing => {}
             Reply::Close => return,
         }

@@ -6,6 +6,7 @@
 pub mod kafka;
 pub mod ledger;
 pub mod ontap;
+pub mod tls;
 mod world;
 
 pub use world::*;

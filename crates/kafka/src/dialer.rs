@@ -2,23 +2,51 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::wire::{Connection, WireError};
+use crate::security::{Credentials, Protocol, SecurityConfig};
+use crate::wire::{Connection, Stream, WireError};
 use recovery::model::Endpoint;
 
 /// Opens connections to the brokers and controllers of a cluster: there is no other way to a [`Connection`].
 #[derive(Debug, Clone)]
-pub struct Dialer(());
+pub struct Dialer(Option<Arc<Credentials>>);
+
+/// One for each kind of listener.
+#[derive(Debug, Clone)]
+pub struct Dialers {
+    /// To brokers.
+    pub brokers: Dialer,
+    /// To controllers' own listeners.
+    pub controllers: Dialer,
+}
+
+impl Dialers {
+    /// To listeners that are neither encrypted nor authenticated.
+    #[must_use]
+    pub fn plaintext() -> Self {
+        Self { brokers: Dialer::plaintext(), controllers: Dialer::plaintext() }
+    }
+}
 
 impl Dialer {
     /// To listeners that are neither encrypted nor authenticated.
     #[must_use]
     pub fn plaintext() -> Self {
-        Self(())
+        Self(None)
+    }
+
+    /// To listeners that are secured like this. `section` is where that stands, for messages. Its files are
+    /// read when they are needed.
+    #[must_use]
+    pub fn secured(config: &SecurityConfig, section: &'static str) -> Self {
+        let secured = config.protocol != Protocol::Plaintext;
+        Self(secured.then(|| Arc::new(Credentials::new(config.clone(), section))))
     }
 
     /// Connects and learns which versions the other side offers, all within `limit`.
@@ -29,8 +57,10 @@ impl Dialer {
         let until = Instant::now() + limit;
         let addresses = self.resolve(at, until).await?;
         let mut connection = self.connect(at, &addresses, until).await?;
-        connection.negotiate(until).await?;
-        Ok(connection)
+        match connection.negotiate(until).await {
+            Ok(()) => Ok(connection),
+            Err(error) => Err(self.explained(error, at, &addresses, until).await),
+        }
     }
 
     /// Where `at` is. What a name server does not say is a fault of this host's.
@@ -44,7 +74,8 @@ impl Dialer {
         Ok(found.map_err(|source| WireError::Local { at: at.clone(), source })?.collect())
     }
 
-    /// Connects to the first of `addresses` that takes it, and says nothing yet.
+    /// Connects to the first of `addresses` that takes it, and says nothing yet. A TLS handshake is begun by
+    /// the first request, and a part of waiting for its answer.
     ///
     /// # Errors
     /// See [`WireError`].
@@ -55,6 +86,13 @@ impl Dialer {
         until: Instant,
     ) -> Result<Connection, WireError> {
         let begun = Instant::now();
+        let local = |source| WireError::Local { at: at.clone(), source };
+        // First, so that nobody is connected to and then kept waiting.
+        let tls = match &self.0 {
+            Some(credentials) => credentials.current(until).await.map_err(local)?.tls.clone(),
+            None => None,
+        };
+        let name = ServerName::try_from(at.host.clone());
         let stream = match timeout_at(until, TcpStream::connect(addresses)).await {
             Ok(connected) => connected.map_err(|source| WireError::of_connecting(at, source))?,
             Err(_) => {
@@ -63,6 +101,37 @@ impl Dialer {
                 return Err(WireError::Unreachable { at: at.clone(), source });
             }
         };
-        Connection::over(stream, at)
+        let stream = match tls {
+            Some(tls) => {
+                let name = name.map_err(|_| {
+                    let why = format!("`{}` is no name that a certificate can have", at.host);
+                    WireError::Untrusted { at: at.clone(), why }
+                })?;
+                Stream::tls(stream, tls, name)
+            }
+            None => Stream::Plain(stream),
+        };
+        Connection::over(stream, at, self.0.clone())
+    }
+
+    /// A plaintext listener ends a TLS handshake without a word, as a process that dies does. The two are told
+    /// apart by asking in plaintext, which says nothing that is secret.
+    pub async fn explained(
+        &self,
+        error: WireError,
+        at: &Endpoint,
+        addresses: &[SocketAddr],
+        until: Instant,
+    ) -> WireError {
+        let (Some(credentials), WireError::Closed { .. }) = (&self.0, &error) else { return error };
+        let Some(why) = credentials.where_plaintext_answers() else { return error };
+        let plainly = async { Self::plaintext().connect(at, addresses, until).await?.negotiate(until).await };
+        if plainly.await.is_err() {
+            return error;
+        }
+        WireError::Mismatched { at: at.clone(), why }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
-//! Kafka's own: the wire protocol, `server.properties`, `meta.properties`.
+//! Kafka's own: the wire protocol and who may speak it, `server.properties`, `meta.properties`.
 
 mod dialer;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod meta_properties;
 pub mod properties;
+pub mod security;
 pub mod wire;
 
-pub use dialer::Dialer;
+pub use dialer::{Dialer, Dialers};

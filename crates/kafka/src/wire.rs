@@ -11,9 +11,11 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod logs;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,17 +23,18 @@ use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange};
 use rustix::ioctl;
 use rustix::net::sockopt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use self::bounded::Bounded;
+use crate::security::{self, Credentials};
 use recovery::model::Endpoint;
 
 pub use self::calls::{ClusterSeen, Election, MetadataSeen, Registration, Topics};
 pub use self::controller::{Controller, ControllerError};
 pub use self::error::WireError;
 pub use self::logs::Replica;
+pub(crate) use self::stream::Stream;
 
 /// A larger response is nonsense: the metadata of 200,000 partitions takes about 30 MB.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
@@ -48,14 +51,16 @@ const PEER_GONE_AFTER: Duration = Duration::from_millis(1500);
 /// An idle connection is checked this often for whether the peer host is still there.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// One connection to one broker or controller. Plaintext only.
+/// One connection to one broker or controller.
 ///
 /// After an error the connection is of no more use, with one exception: an [`Asked`] whose answer did not
 /// come in time may be waited for again.
 #[derive(Debug)]
 pub struct Connection {
     at: Endpoint,
-    stream: TcpStream,
+    stream: Stream,
+    /// What it is secured with.
+    credentials: Option<Arc<Credentials>>,
     /// Bytes received and not yet used. Outlives a deadline in the middle of an answer.
     inbox: BytesMut,
     last_id: i32,
@@ -71,9 +76,15 @@ pub struct Asked {
 
 impl Connection {
     /// Over a stream that the [`Dialer`](crate::Dialer) has opened.
-    pub(crate) fn over(stream: TcpStream, at: &Endpoint) -> Result<Self, WireError> {
-        watch_peer(&stream).map_err(|source| WireError::Local { at: at.clone(), source })?;
-        Ok(Self { at: at.clone(), stream, inbox: BytesMut::new(), last_id: 0, offered: BTreeMap::new() })
+    pub(crate) fn over(
+        stream: Stream,
+        at: &Endpoint,
+        credentials: Option<Arc<Credentials>>,
+    ) -> Result<Self, WireError> {
+        let watched = stream.socket().map_or(Ok(()), watch_peer);
+        watched.map_err(|source| WireError::Local { at: at.clone(), source })?;
+        let (inbox, offered) = (BytesMut::new(), BTreeMap::new());
+        Ok(Self { at: at.clone(), stream, credentials, inbox, last_id: 0, offered })
     }
 
     /// Learns which versions the other side offers.
@@ -81,6 +92,12 @@ impl Connection {
         let asked = self.ask_api_versions(until).await?;
         self.offered = self.api_versions(asked, until).await?;
         Ok(())
+    }
+
+    /// Whether TLS uses the keys of an earlier connection.
+    #[cfg(test)]
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.stream.is_resumed()
     }
 
     /// Where it leads.
@@ -117,7 +134,7 @@ impl Connection {
     /// The next frame, which is the answer to an `R`.
     async fn frame<R: Request>(&mut self, until: Instant) -> Result<Bytes, WireError> {
         match timeout_at(until, self.receive()).await {
-            Ok(frame) => frame.map_err(|broken| broken.into_error(&self.at, R::KEY)),
+            Ok(frame) => frame.map_err(|broken| self.broken(broken, R::KEY)),
             Err(_) => Err(WireError::Silent { at: self.at.clone(), api: error::api(R::KEY) }),
         }
     }
@@ -151,12 +168,23 @@ impl Connection {
         self.last_id = self.last_id.wrapping_add(1);
         let asked = Asked { id: self.last_id, version };
         let bytes = encode(request, asked).map_err(|why| self.nonsense(why))?;
-        match timeout_at(until, self.stream.write_all(&bytes)).await {
+        match timeout_at(until, self.stream.send(&bytes)).await {
             Ok(Ok(())) => Ok(asked),
-            Ok(Err(source)) => {
-                Err(WireError::Closed { at: self.at.clone(), api: error::api(R::KEY), source })
-            }
+            Ok(Err(source)) => Err(self.broken(Broken::Closed(source), R::KEY)),
             Err(_) => Err(WireError::Silent { at: self.at.clone(), api: error::api(R::KEY) }),
+        }
+    }
+
+    /// Sends something for the kernel at the other end to acknowledge, whatever hangs above it: the question
+    /// once more, or bytes without a meaning as long as TLS is not agreed on.
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub async fn nudge(&mut self, until: Instant) -> Result<(), WireError> {
+        match self.stream.nudge() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.ask_api_versions(until).await.map(drop),
+            Err(source) => Err(self.broken(Broken::Closed(source), ApiVersionsRequest::KEY)),
         }
     }
 
@@ -177,9 +205,12 @@ impl Connection {
     /// [`WireError::Closed`] if it has not: whoever waits on waits for TCP to give up.
     pub fn acknowledged<R: Request>(&self) -> Result<(), WireError> {
         const SIOCOUTQ: ioctl::Opcode = libc::TIOCOUTQ as ioctl::Opcode;
+        let Some(socket) = self.stream.socket() else {
+            return Err(self.broken(Broken::Closed(io::ErrorKind::NotConnected.into()), R::KEY));
+        };
         // SAFETY: of a socket it writes one int and nothing else (tcp(7)).
         #[allow(unsafe_code)]
-        let bytes = unsafe { ioctl::ioctl(&self.stream, ioctl::Getter::<SIOCOUTQ, libc::c_int>::new()) };
+        let bytes = unsafe { ioctl::ioctl(socket, ioctl::Getter::<SIOCOUTQ, libc::c_int>::new()) };
         match bytes {
             Ok(0) => Ok(()),
             Ok(bytes) => {
@@ -198,8 +229,25 @@ impl Connection {
                 return Ok(frame);
             }
             self.inbox.reserve(READ_BYTES);
-            if self.stream.read_buf(&mut self.inbox).await.map_err(Broken::Closed)? == 0 {
+            if self.stream.read(&mut self.inbox).await.map_err(Broken::Closed)? == 0 {
                 return Err(Broken::Closed(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    fn broken(&self, broken: Broken, key: i16) -> WireError {
+        let at = self.at.clone();
+        match (broken, &self.credentials) {
+            (Broken::Closed(source), own) => match (security::tls_error(&source), own) {
+                (Some(error), Some(own)) => {
+                    own.refused();
+                    security::of_tls(own, &at, error)
+                }
+                _ => WireError::Closed { at, api: error::api(key), source },
+            },
+            (Broken::Frame(why), _) => WireError::Nonsense { at, why },
+            (Broken::Tls, own) => {
+                WireError::Mismatched { at, why: security::where_tls_answers(own.as_deref()) }
             }
         }
     }
@@ -214,16 +262,8 @@ impl Connection {
 enum Broken {
     Closed(io::Error),
     Frame(String),
-}
-
-impl Broken {
-    fn into_error(self, at: &Endpoint, key: i16) -> WireError {
-        let at = at.clone();
-        match self {
-            Self::Closed(source) => WireError::Closed { at, api: error::api(key), source },
-            Self::Frame(why) => WireError::Nonsense { at, why },
-        }
-    }
+    /// A TLS record.
+    Tls,
 }
 
 /// Has the kernel watch the peer's kernel, so that a connection on which we only wait does not outlive the
@@ -240,12 +280,14 @@ fn watch_peer(stream: &TcpStream) -> io::Result<()> {
 /// Takes one length-prefixed frame off `inbox`, if it is complete.
 fn next_frame(inbox: &mut BytesMut) -> Result<Option<Bytes>, Broken> {
     let Some(prefix) = inbox.first_chunk::<4>() else { return Ok(None) };
+    // An alert, or a part of a handshake, of any version: as a length it would be 352 MB.
+    if matches!(prefix, [0x15 | 0x16, 3, _, _]) {
+        return Err(Broken::Tls);
+    }
     let claimed = i32::from_be_bytes(*prefix);
     let size = usize::try_from(claimed).ok().filter(|size| *size <= MAX_RESPONSE_BYTES);
     let Some(size) = size else {
-        return Err(Broken::Frame(format!(
-            "a response of {claimed} bytes; is this port Kafka, and plaintext?"
-        )));
+        return Err(Broken::Frame(format!("a response of {claimed} bytes; is this port Kafka?")));
     };
     if inbox.len() < 4 + size {
         return Ok(None);

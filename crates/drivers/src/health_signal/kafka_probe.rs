@@ -1,4 +1,5 @@
-//! A fresh TCP connection and one `ApiVersions` request to every broker's listener.
+//! A fresh TCP connection, with its TLS handshake, and one `ApiVersions` request to every broker's listener. No
+//! login: the answer to that request is for anybody.
 //!
 //! A fresh connection, because only that shows that the broker still accepts clients. One exception: while a
 //! broker accepts and does not answer, its first unanswered connection is kept and waited on. Fresh ones
@@ -152,7 +153,11 @@ async fn probe(
         };
     }
     match came {
-        Came::Over(came) => Ok((outcome(came)?, None)),
+        Came::Over(Err(error)) => {
+            let error = dialer.explained(error, at, &addresses, Instant::now() + REACH).await;
+            Ok((outcome(&error)?, None))
+        }
+        Came::Over(Ok(())) => Ok((ProbeOutcome::Answered, None)),
         Came::Nothing(held) => Ok((ProbeOutcome::Silent, Some(held))),
     }
 }
@@ -200,7 +205,7 @@ impl Unanswered {
     async fn nudge(&mut self, until: Instant) -> Result<(), WireError> {
         if self.nudges < NUDGES {
             self.nudges += 1;
-            self.connection.ask_api_versions(until).await?;
+            self.connection.nudge(until).await?;
         }
         Ok(())
     }
@@ -213,21 +218,26 @@ impl Unanswered {
     }
 }
 
-fn outcome(came: Result<(), WireError>) -> Result<ProbeOutcome, String> {
-    match came {
+fn outcome(error: &WireError) -> Result<ProbeOutcome, String> {
+    match error {
         // An error code is an answer too.
-        Ok(()) | Err(WireError::Code { .. } | WireError::Unsupported { .. }) => Ok(ProbeOutcome::Answered),
-        Err(WireError::Refused { .. }) => Ok(ProbeOutcome::Refused),
-        Err(WireError::Unreachable { .. }) => Ok(ProbeOutcome::Unreachable),
-        Err(WireError::Silent { .. } | WireError::Closed { .. } | WireError::Nonsense { .. }) => {
+        WireError::Code { .. } | WireError::Unsupported { .. } => Ok(ProbeOutcome::Answered),
+        WireError::Refused { .. } => Ok(ProbeOutcome::Refused),
+        WireError::Unreachable { .. } => Ok(ProbeOutcome::Unreachable),
+        WireError::Silent { .. } | WireError::Closed { .. } | WireError::Nonsense { .. } => {
             Ok(ProbeOutcome::Silent)
         }
-        Err(error @ WireError::Local { .. }) => Err(chain(&error)),
+        // It answers, and does not want us, or is not wanted: no sign of how it is.
+        WireError::Local { .. } | WireError::Untrusted { .. } | WireError::Mismatched { .. } => {
+            Err(chain(error))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    mod secured;
+
     use std::os::fd::AsFd;
 
     use kafka_protocol::messages::ApiKey;

@@ -59,6 +59,23 @@ pub enum WireError {
         /// What is wrong.
         why: String,
     },
+    /// TLS with the other side fails although it answers: its certificate is not trusted, or ours is refused.
+    /// Says nothing about how it is.
+    #[error("no TLS with {at}: {why}")]
+    Untrusted {
+        /// The other side.
+        at: Endpoint,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The other side answers, by another protocol than the configured one.
+    #[error("{at} {why}")]
+    Mismatched {
+        /// The other side.
+        at: Endpoint,
+        /// What it speaks, and what to do.
+        why: String,
+    },
     /// The other side is too old, too new, or not the right kind of node for this request.
     #[error("{at} offers no version of {api} that this agent speaks")]
     Unsupported {

@@ -11,7 +11,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
 
 use super::bounded::Bounded;
-use super::{Asked, Broken, FLEXIBLE_HEADER, MAX_RESPONSE_BYTES, calls, decode, next_frame};
+use super::{Asked, FLEXIBLE_HEADER, MAX_RESPONSE_BYTES, calls, decode, next_frame};
 
 /// The answer to each request this agent makes, in each version that it speaks. Input: which request, which
 /// version, and a frame without its length that answers request 0.
@@ -80,7 +80,7 @@ fn frames_of<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Bytes>, bool) {
             match next_frame(&mut inbox) {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,
-                Err(Broken::Frame(_) | Broken::Closed(_)) => return (frames, true),
+                Err(_) => return (frames, true),
             }
         }
     }
