@@ -7,7 +7,8 @@ use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::{
     ApiKey, ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, DescribeConfigsRequest,
     DescribeLogDirsRequest, DescribeQuorumRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest,
-    ListOffsetsRequest, MetadataRequest, RequestHeader, ResponseHeader, UnregisterBrokerRequest,
+    ListOffsetsRequest, MetadataRequest, RequestHeader, ResponseHeader, SaslAuthenticateRequest,
+    SaslHandshakeRequest, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, Request, decode_request_header_from_buffer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -203,6 +204,8 @@ pub fn versions() -> ApiVersionsResponse {
         range::<DescribeQuorumRequest>(),
         range::<ElectLeadersRequest>(),
         range::<IncrementalAlterConfigsRequest>(),
+        range::<SaslAuthenticateRequest>(),
+        range::<SaslHandshakeRequest>(),
         range::<UnregisterBrokerRequest>(),
     ])
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
 pub mod kafka;
+pub mod kafka_login;
 pub mod ledger;
 pub mod ontap;
 pub mod tls;

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::security::{Credentials, Protocol, SecurityConfig};
+use crate::security::{Credentials, Material, Protocol, SecurityConfig};
 use crate::wire::{Connection, Stream, WireError};
 use recovery::model::Endpoint;
 
@@ -49,18 +49,22 @@ impl Dialer {
         Self(secured.then(|| Arc::new(Credentials::new(config.clone(), section))))
     }
 
-    /// Connects and learns which versions the other side offers, all within `limit`.
+    /// Connects, learns which versions the other side offers and logs in, all within `limit`.
     ///
     /// # Errors
     /// See [`WireError`].
     pub async fn open(&self, at: &Endpoint, limit: Duration) -> Result<Connection, WireError> {
         let until = Instant::now() + limit;
         let addresses = self.resolve(at, until).await?;
-        let mut connection = self.connect(at, &addresses, until).await?;
-        match connection.negotiate(until).await {
-            Ok(()) => Ok(connection),
-            Err(error) => Err(self.explained(error, at, &addresses, until).await),
+        let material = self.material(at, until).await?;
+        let mut connection = self.connect_with(material.as_deref(), at, &addresses, until).await?;
+        if let Err(error) = connection.negotiate(until).await {
+            return Err(self.explained(error, at, &addresses, until).await);
         }
+        if let Some(login) = material.as_ref().and_then(|material| material.login.as_ref()) {
+            connection.log_in(login, until).await?;
+        }
+        Ok(connection)
     }
 
     /// Where `at` is. What a name server does not say is a fault of this host's.
@@ -85,13 +89,26 @@ impl Dialer {
         addresses: &[SocketAddr],
         until: Instant,
     ) -> Result<Connection, WireError> {
-        let begun = Instant::now();
-        let local = |source| WireError::Local { at: at.clone(), source };
         // First, so that nobody is connected to and then kept waiting.
-        let tls = match &self.0 {
-            Some(credentials) => credentials.current(until).await.map_err(local)?.tls.clone(),
-            None => None,
-        };
+        let material = self.material(at, until).await?;
+        self.connect_with(material.as_deref(), at, addresses, until).await
+    }
+
+    /// What to secure a connection with.
+    async fn material(&self, at: &Endpoint, until: Instant) -> Result<Option<Arc<Material>>, WireError> {
+        let Some(credentials) = &self.0 else { return Ok(None) };
+        let current = credentials.current(until).await;
+        current.map(Some).map_err(|source| WireError::Local { at: at.clone(), source })
+    }
+
+    async fn connect_with(
+        &self,
+        material: Option<&Material>,
+        at: &Endpoint,
+        addresses: &[SocketAddr],
+        until: Instant,
+    ) -> Result<Connection, WireError> {
+        let begun = Instant::now();
         let name = ServerName::try_from(at.host.clone());
         let stream = match timeout_at(until, TcpStream::connect(addresses)).await {
             Ok(connected) => connected.map_err(|source| WireError::of_connecting(at, source))?,
@@ -101,7 +118,7 @@ impl Dialer {
                 return Err(WireError::Unreachable { at: at.clone(), source });
             }
         };
-        let stream = match tls {
+        let stream = match material.and_then(|material| material.tls.clone()) {
             Some(tls) => {
                 let name = name.map_err(|_| {
                     let why = format!("`{}` is no name that a certificate can have", at.host);

@@ -10,6 +10,7 @@ mod controller;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod login;
 mod logs;
 mod stream;
 
@@ -46,6 +47,8 @@ const FLEXIBLE_HEADER: i16 = 2;
 /// The first flexible version of `ApiVersions`. Kafka 2.4 and everything newer knows it, so that nothing
 /// needs to be negotiated before the negotiation.
 const API_VERSIONS_VERSION: i16 = 3;
+/// The id of the request that follows it.
+const AFTER_VERSIONS: i32 = 2;
 /// A peer host that has acknowledged nothing for this long is gone, even if no process waits for it.
 const PEER_GONE_AFTER: Duration = Duration::from_millis(1500);
 /// An idle connection is checked this often for whether the peer host is still there.
@@ -243,13 +246,28 @@ impl Connection {
                     own.refused();
                     security::of_tls(own, &at, error)
                 }
-                _ => WireError::Closed { at, api: error::api(key), source },
+                _ => WireError::Closed { at, api: error::api(key), source: self.ended(source, key) },
             },
             (Broken::Frame(why), _) => WireError::Nonsense { at, why },
             (Broken::Tls, own) => {
                 WireError::Mismatched { at, why: security::where_tls_answers(own.as_deref()) }
             }
         }
+    }
+
+    /// A listener that wants a login ends the connection at the first real question, and says nothing.
+    fn ended(&self, source: io::Error, key: i16) -> io::Error {
+        let logs_in = self.credentials.as_ref().is_some_and(|own| own.logs_in());
+        if source.kind() == io::ErrorKind::UnexpectedEof
+            && self.last_id == AFTER_VERSIONS
+            && key != ApiVersionsRequest::KEY
+            && !logs_in
+        {
+            let why = "a listener that wants a login does that; if this one does, cluster.security.protocol \
+                       must be SASL_SSL or SASL_PLAINTEXT";
+            return io::Error::new(source.kind(), why);
+        }
+        source
     }
 
     fn nonsense(&self, why: impl ToString) -> WireError {

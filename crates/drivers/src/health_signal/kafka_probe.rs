@@ -228,9 +228,10 @@ fn outcome(error: &WireError) -> Result<ProbeOutcome, String> {
             Ok(ProbeOutcome::Silent)
         }
         // It answers, and does not want us, or is not wanted: no sign of how it is.
-        WireError::Local { .. } | WireError::Untrusted { .. } | WireError::Mismatched { .. } => {
-            Err(chain(error))
-        }
+        WireError::Local { .. }
+        | WireError::Untrusted { .. }
+        | WireError::Unauthenticated { .. }
+        | WireError::Mismatched { .. } => Err(chain(error)),
     }
 }
 

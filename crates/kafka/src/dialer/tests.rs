@@ -1,7 +1,9 @@
+mod login;
+
 use std::fs;
 use std::path::PathBuf;
 
-use kafka_protocol::messages::ApiKey;
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -36,7 +38,7 @@ impl Site {
 
     fn config(&self) -> SecurityConfig {
         let ca = Some(self.path("ca.pem"));
-        SecurityConfig { protocol: Protocol::Ssl, ca, certificate: None, key: None }
+        SecurityConfig { protocol: Protocol::Ssl, ca, certificate: None, key: None, sasl: None }
     }
 
     fn dialer(&self) -> Dialer {
@@ -175,6 +177,24 @@ async fn a_handshake_that_hangs_is_silence() {
     let at: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
     let error = site.dialer().open(&at, SHORT).await.unwrap_err();
     assert!(matches!(error, WireError::Silent { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_after_a_nudge_may_be_of_the_nudge() {
+    let site = Site::new();
+    let (dialer, listening) = (site.dialer(), fakes::kafka::Listening::bind().await);
+    let at = listening.at.clone();
+    let addresses = [at.to_string().parse().unwrap()];
+    let mut connection = dialer.connect(&at, &addresses, Instant::now() + LIMIT).await.unwrap();
+    let asked = connection.ask_api_versions(Instant::now() + LIMIT).await.unwrap();
+    let silent = connection.answer::<ApiVersionsRequest>(asked, Instant::now() + SHORT).await;
+    assert!(matches!(silent, Err(WireError::Silent { .. })), "{silent:?}");
+    connection.nudge(Instant::now() + LIMIT).await.unwrap();
+    // It wakes up, and refuses: here, that we have no certificate.
+    let acceptor = site.authority.issue(&["127.0.0.1"]).acceptor(Some(&site.authority));
+    let _awake = listening.serve_over(Some(acceptor), |_| None);
+    let refused = connection.answer::<ApiVersionsRequest>(asked, Instant::now() + LIMIT).await;
+    assert!(matches!(refused, Err(WireError::Closed { .. })), "{refused:?}");
 }
 
 #[tokio::test]

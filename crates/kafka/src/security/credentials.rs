@@ -14,10 +14,11 @@ use std::time::Duration;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::SecurityConfig;
+use super::{SaslConfig, SecurityConfig};
 
 /// The files are looked at this often at most, but after a refusal at once.
 const EVERY: Duration = Duration::from_secs(1);
@@ -59,6 +60,19 @@ pub(crate) struct Material {
     files: Files,
     /// For the handshake.
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// For the login after it.
+    pub(crate) login: Option<Login>,
+}
+
+/// Who the agent is.
+#[derive(Debug)]
+pub(crate) struct Login {
+    pub(crate) config: SaslConfig,
+    pub(crate) password: SecretString,
+    /// Whether it happens within TLS.
+    pub(crate) encrypted: bool,
+    /// Where that stands, for messages.
+    pub(crate) section: String,
 }
 
 /// The files as they are.
@@ -67,10 +81,11 @@ struct Files {
     ca: Option<Vec<u8>>,
     certificate: Option<Vec<u8>>,
     key: Option<Vec<u8>>,
+    password: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Files {
-    /// One of them is a secret.
+    /// Two of them are secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Files")
     }
@@ -97,9 +112,20 @@ impl Credentials {
         known.good.ok_or_else(|| io::Error::other(known.wrong.unwrap_or_else(|| self.hung())))
     }
 
+    /// Whether there is a login.
+    pub(crate) fn logs_in(&self) -> bool {
+        self.config.protocol.logs_in()
+    }
+
     /// What is in the files was refused: they may have changed.
     pub(crate) fn refused(&self) {
         self.looks().refused = true;
+    }
+
+    /// The same for a login; returns what there is to add to the reason.
+    pub(crate) fn refuted(&self) -> String {
+        self.refused();
+        self.wrong().map(|wrong| format!("; {wrong}")).unwrap_or_default()
     }
 
     /// What the last look found wrong with the files, while what they held before is still used.
@@ -161,6 +187,7 @@ fn look(
         ca: read("ca", config.ca.as_deref())?,
         certificate: read("certificate", config.certificate.as_deref())?,
         key: read("key", config.key.as_deref())?,
+        password: read("sasl.password_file", config.sasl.as_ref().map(|sasl| sasl.password_file.as_path()))?,
     };
     if let Some(same) = before.filter(|before| before.files == files) {
         return Ok(same.clone());
@@ -168,7 +195,25 @@ fn look(
     let place =
         |key: &str| config.files().find(|(k, _)| *k == key).map_or(String::new(), |(k, p)| named(k, p));
     let tls = if config.protocol.encrypts() { Some(Arc::new(client(&files, section, place)?)) } else { None };
-    Ok(Arc::new(Material { files, tls }))
+    let login = match (&config.sasl, &files.password) {
+        (Some(sasl), Some(bytes)) => Some(Login {
+            config: sasl.clone(),
+            password: password(bytes, &place("sasl.password_file"))?,
+            encrypted: config.protocol.encrypts(),
+            section: section.to_owned(),
+        }),
+        _ => None,
+    };
+    Ok(Arc::new(Material { files, tls, login }))
+}
+
+fn password(bytes: &[u8], place: &str) -> Result<SecretString, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| format!("{place} is not text (UTF-8)"))?;
+    let line = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
+    if line.is_empty() || line.contains('\0') {
+        return Err(format!("{place} has no password; write it there, as the only line"));
+    }
+    Ok(line.into())
 }
 
 /// What the TLS library needs. The provider is named here, so that nothing is installed for the whole process.

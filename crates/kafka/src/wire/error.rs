@@ -68,6 +68,14 @@ pub enum WireError {
         /// What is wrong, and what to do.
         why: String,
     },
+    /// The other side does not take our login, or does not prove who it is. Says nothing about how it is.
+    #[error("no login at {at}: {why}")]
+    Unauthenticated {
+        /// The other side.
+        at: Endpoint,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// The other side answers, by another protocol than the configured one.
     #[error("{at} {why}")]
     Mismatched {

@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{Connect, TlsConnector};
 
-/// A `ChangeCipherSpec` record. In TLS 1.3 it means nothing, and may come at any time of the handshake.
+/// A `ChangeCipherSpec` record, which means nothing in TLS 1.3. Java takes none before it has answered, and ends
+/// such a handshake when it wakes up.
 const NO_MEANING: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
 /// One TCP connection.
@@ -123,7 +124,9 @@ impl Tls {
         if self.unflushed {
             self.pump().await?;
         }
-        self.read_some(inbox).await
+        // Some servers refuse what was sent to nudge them, and say so once the handshake is done.
+        let nudged = self.nudged;
+        self.read_some(inbox).await.map_err(|error| if nudged { ended(error, nudged) } else { error })
     }
 
     async fn read_some(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {

@@ -1,0 +1,115 @@
+//! Logging in, right after `ApiVersions`: SASL as Kafka frames it.
+
+use bytes::{Buf, Bytes};
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
+use kafka_protocol::protocol::StrBytes;
+use ring::rand::{SecureRandom, SystemRandom};
+use secrecy::ExposeSecret;
+use tokio::time::Instant;
+
+use super::{Asked, Connection, WireError};
+use crate::security::{Hash, Login, Mechanism, Scram};
+
+/// The version in which the mechanism's own messages are wrapped (Kafka 1.0).
+const HANDSHAKE_VERSION: i16 = 1;
+
+impl Connection {
+    /// Logs in.
+    pub(crate) async fn log_in(&mut self, login: &Login, until: Instant) -> Result<(), WireError> {
+        self.agree_on(login, until).await?;
+        let (user, password) = (&login.config.user, login.password.expose_secret());
+        match login.config.mechanism {
+            Mechanism::Plain => {
+                let message = format!("\0{user}\0{password}");
+                self.say(login, message, until).await.map(drop)
+            }
+            Mechanism::ScramSha256 => self.scram(Hash::Sha256, login, until).await,
+            Mechanism::ScramSha512 => self.scram(Hash::Sha512, login, until).await,
+        }
+    }
+
+    /// Has the other side take the mechanism.
+    async fn agree_on(&mut self, login: &Login, until: Instant) -> Result<(), WireError> {
+        let mechanism = login.config.mechanism.name();
+        let request = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(mechanism));
+        let asked = self.send(&request, HANDSHAKE_VERSION, until).await?;
+        let frame = self.frame::<SaslHandshakeRequest>(until).await?;
+        let Some((code, offered)) = offered(asked, frame) else {
+            return Err(self.nonsense("its answer to SaslHandshake is cut short"));
+        };
+        let section = &login.section;
+        match ResponseError::try_from_code(code) {
+            None => Ok(()),
+            Some(ResponseError::UnsupportedSaslMechanism) => Err(self.refused(format!(
+                "it offers {} and not {mechanism}: set {section}.sasl.mechanism to one of them, or add that to \
+                 sasl.enabled.mechanisms of the listener",
+                if offered.is_empty() { "no mechanism".to_owned() } else { offered.join(", ") }
+            ))),
+            Some(ResponseError::IllegalSaslState) => Err(self.refused(format!(
+                "this listener has no login: set {section}.protocol to {}, or name one with SASL",
+                if login.encrypted { "SSL" } else { "PLAINTEXT" }
+            ))),
+            Some(other) => Err(self.refused(format!("it answers SaslHandshake with {other}"))),
+        }
+    }
+
+    async fn scram(&mut self, hash: Hash, login: &Login, until: Instant) -> Result<(), WireError> {
+        let scram = Scram::new(hash, &login.config.user, self.nonce()?);
+        let first = self.say(login, scram.first(), until).await?;
+        let proof = scram.prove(&first, login.password.expose_secret()).map_err(|why| self.refused(why))?;
+        let last = self.say(login, proof.message.clone(), until).await?;
+        proof.check(&last).map_err(|why| self.refused(why))
+    }
+
+    /// One message of the mechanism, and the other side's answer.
+    async fn say(&mut self, login: &Login, message: String, until: Instant) -> Result<String, WireError> {
+        let version = self.version::<SaslAuthenticateRequest>()?;
+        let request = SaslAuthenticateRequest::default().with_auth_bytes(message.into());
+        let asked = self.send(&request, version, until).await?;
+        let said = self.answer::<SaslAuthenticateRequest>(asked, until).await?;
+        if let Some(error) = ResponseError::try_from_code(said.error_code) {
+            let message = said.error_message.filter(|message| !message.is_empty());
+            let message = message.map_or_else(|| error.to_string(), |message| message.to_string());
+            let message = secrets::Secrets::of([login.password.expose_secret()]).redact(&message);
+            let (section, file) = (&login.section, login.config.password_file.display());
+            return Err(self.refused(format!(
+                "`{message}` for user {}: put its password into {file} ({section}.sasl.password_file), or set the \
+                 broker's",
+                login.config.user
+            )));
+        }
+        String::from_utf8(said.auth_bytes.to_vec())
+            .map_err(|_| self.refused("its answer is not text".to_owned()))
+    }
+
+    /// Never used before, and without a comma.
+    fn nonce(&self) -> Result<String, WireError> {
+        let mut bytes = [0; 24];
+        let drawn = SystemRandom::new().fill(&mut bytes);
+        let source = || std::io::Error::other("this host has no random numbers");
+        drawn.map_err(|_| WireError::Local { at: self.at.clone(), source: source() })?;
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn refused(&self, why: String) -> WireError {
+        let stale = self.credentials.as_ref().map(|own| own.refuted()).unwrap_or_default();
+        WireError::Unauthenticated { at: self.at.clone(), why: format!("{why}{stale}") }
+    }
+}
+
+/// The answer to `SaslHandshake`: an error code and what is offered. It is not in the flexible encoding, so the
+/// generated decoder would reserve whatever it claims.
+fn offered(asked: Asked, mut frame: Bytes) -> Option<(i16, Vec<String>)> {
+    if frame.try_get_i32().ok()? != asked.id {
+        return None;
+    }
+    let (code, count) = (frame.try_get_i16().ok()?, frame.try_get_i32().ok()?);
+    let mut offered = Vec::new();
+    for _ in 0..count {
+        let length = usize::try_from(frame.try_get_i16().ok()?).ok()?;
+        let name = (frame.remaining() >= length).then(|| frame.split_to(length))?;
+        offered.push(String::from_utf8_lossy(&name).into_owned());
+    }
+    Some((code, offered))
+}
