@@ -203,6 +203,12 @@ fn guarded(world: &Arc<World>, broker: &Broker) -> Vec<Look> {
 fn certificates(config: &Config) -> BTreeMap<PathBuf, CertificateFile> {
     let fences = config.fences.values().flatten().flat_map(FenceConfig::certificates);
     let storage = config.brokers.values().flat_map(|drivers| ontap::storage::certificates(&drivers.storage));
-    let all = config.ledger.certificates().into_iter().chain(fences).chain(storage);
+    let all = config
+        .ledger
+        .certificates()
+        .into_iter()
+        .chain(fences)
+        .chain(storage)
+        .chain(config.cluster.certificates());
     all.map(|file| (file.path.clone(), file)).collect()
 }

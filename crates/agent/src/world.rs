@@ -25,7 +25,7 @@ use drivers::health_signal::peer::{Peer, PeerConfig};
 use drivers::host_lock::FlockHostLock;
 use drivers::machine::Local;
 use drivers::storage::lease;
-use kafka::Dialer;
+use kafka::Dialers;
 use recovery::known::{KnownLedger, Member};
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
@@ -83,8 +83,8 @@ impl World {
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
         // The very ones that are signals: those know which of them live.
         let peers: Vec<Arc<Peer>> = peers(config)?.into_iter().map(Arc::new).collect();
-        let dialer = Dialer::plaintext();
-        let cluster = KafkaCluster::new(dialer.clone(), config.cluster.clone(), listeners.clone())
+        let dialers = config.cluster.dialers();
+        let cluster = KafkaCluster::new(dialers.clone(), config.cluster.clone(), listeners.clone())
             .map_err(bad("cluster"))?;
         let cluster = cluster.with_peers(peers.clone());
         let identities = config::identities(&topology.brokers, &config.brokers);
@@ -103,8 +103,8 @@ impl World {
             clock: Arc::new(SystemClock),
             events,
         };
-        let logs = KafkaLogs::new(dialer.clone(), listeners.clone());
-        let mut signals = signals(config, &dialer, listeners, ledger, ports.broker_host.clone())?;
+        let logs = KafkaLogs::new(dialers.brokers.clone(), listeners.clone());
+        let mut signals = signals(config, &dialers, listeners, ledger, ports.broker_host.clone())?;
         signals.extend(peers.into_iter().map(|peer| peer as Arc<dyn HealthSignal>));
         signals.push(logs.clone());
         signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
@@ -211,7 +211,7 @@ pub(crate) fn own_clients(config: &Config) -> OwnClients {
 
 fn signals(
     config: &Config,
-    dialer: &Dialer,
+    dialers: &Dialers,
     listeners: BTreeMap<BrokerId, Endpoint>,
     ledger: Arc<dyn Ledger>,
     broker_host: Arc<dyn BrokerHost>,
@@ -220,14 +220,14 @@ fn signals(
     let (say, listed) = watch::channel(BTreeMap::new());
     let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
     let bootstrap = &config.cluster.bootstrap;
-    let metadata = KafkaMetadata::new(dialer, bootstrap, say);
+    let metadata = KafkaMetadata::new(&dialers.brokers, bootstrap, say);
     let guarded: BTreeSet<BrokerId> = config.topology.brokers.keys().copied().collect();
     let mut signals: Vec<Arc<dyn HealthSignal>> = vec![
         Arc::new(metadata),
-        Arc::new(KafkaProbe::new(dialer.clone(), listeners, listed.clone())),
-        Arc::new(KafkaQuorum::new(dialer.clone(), &config.cluster.controllers, bootstrap)),
+        Arc::new(KafkaProbe::new(dialers.brokers.clone(), listeners, listed.clone())),
+        Arc::new(KafkaQuorum::new(dialers.clone(), &config.cluster.controllers, bootstrap)),
         Arc::new(KafkaRegistration::new(
-            dialer.clone(),
+            dialers.clone(),
             guarded.clone(),
             config.cluster.controllers.clone(),
             listed.clone(),

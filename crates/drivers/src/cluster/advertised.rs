@@ -68,7 +68,7 @@ impl KafkaCluster {
     ) -> Advertised {
         let mut advertised = Advertised {
             at: at.clone(),
-            fails: dial(&self.dialer, broker, at, seen).await,
+            fails: dial(&self.dialers.brokers, broker, at, seen).await,
             reached_by: BTreeSet::new(),
         };
         if advertised.fails.is_some() {
@@ -111,7 +111,7 @@ impl KafkaCluster {
         if at.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback() && is_own(ip)) {
             return untold(format!("{} is an address of this host", at.host));
         }
-        let fails = timeout(FOR_A_PEER, dial(&self.dialer, broker, &at, &told)).await;
+        let fails = timeout(FOR_A_PEER, dial(&self.dialers.brokers, broker, &at, &told)).await;
         match fails.unwrap_or_else(|_| Some(format!("no answer within {FOR_A_PEER:?}"))) {
             None => Reach::Reached { at },
             Some(why) => Reach::Unreached { at, why },

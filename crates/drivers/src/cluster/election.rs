@@ -90,7 +90,7 @@ impl KafkaCluster {
         let (_, via, seen) = self.via(Some(broker), Topics::None, action).await?;
         let failed =
             |source: WireError| StepError::Failed { driver: DRIVER, action: action(), source: source.into() };
-        let mut connection = to_controller(&self.dialer, via, &seen).await.map_err(failed)?;
+        let mut connection = to_controller(&self.dialers.brokers, via, &seen).await.map_err(failed)?;
         let elections = connection.elect_preferred(batch, ANSWER_LIMIT).await.map_err(failed)?;
         let mut reasons: BTreeMap<(String, i32), String> = BTreeMap::new();
         for election in elections {
@@ -111,7 +111,7 @@ impl KafkaCluster {
                 let due = minded.min(Instant::now() + SERVED_WITHIN);
                 let serves = match seen.brokers.get(&broker) {
                     Some(at) if !led.is_empty() => {
-                        timeout_at(due, until_it_serves(&self.dialer, at, &led)).await.is_ok()
+                        timeout_at(due, until_it_serves(&self.dialers.brokers, at, &led)).await.is_ok()
                     }
                     _ => true,
                 };

@@ -42,7 +42,7 @@ impl KafkaCluster {
         let asked: BTreeSet<BrokerId> = wanted.values().copied().chain([broker]).collect();
         let sizes = asked.into_iter().filter_map(|id| {
             let at = self.listener(id).or_else(|| seen.brokers.get(&id).cloned())?;
-            Some(async move { Ok::<_, WireError>((id, sizes(&self.dialer, &at).await?)) })
+            Some(async move { Ok::<_, WireError>((id, sizes(&self.dialers.brokers, &at).await?)) })
         });
         let sizes = join_all(sizes).await.into_iter().collect::<Result<BTreeMap<_, _>, _>>();
         let failed = |error: WireError| StepError::Failed {

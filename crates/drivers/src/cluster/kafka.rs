@@ -19,10 +19,12 @@ use tokio::time::timeout;
 
 use super::advertised::Dialled;
 use super::registration::{self, Told};
+use crate::certificate::CertificateFile;
 use crate::clock::SystemClock;
 use crate::health_signal::peer::Peer;
-use kafka::Dialer;
+use kafka::security::SecurityConfig;
 use kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
+use kafka::{Dialer, Dialers};
 use recovery::model::{BrokerId, Endpoint, PartitionView, human};
 use recovery::ports::{Clock, Cluster, Note, Reach, Standing, StepError, Unregistered, chain};
 
@@ -59,9 +61,39 @@ pub struct ClusterConfig {
     /// addresses is refused.
     #[serde(default)]
     pub id: Option<String>,
+    /// How the brokers' listeners are secured, for every connection of the agent to them: what it probes, reads
+    /// and asks for. Without the section they are `PLAINTEXT`.
+    #[serde(default)]
+    pub security: Option<SecurityConfig>,
+    /// The same for the controllers' own listeners, where they are secured otherwise than the brokers'.
+    #[serde(default)]
+    pub controllers_security: Option<SecurityConfig>,
 }
 
+/// Where it stands in the configuration how listeners are secured.
+const SECURITY: &str = "cluster.security";
+/// The same for the controllers' own.
+const CONTROLLERS_SECURITY: &str = "cluster.controllers_security";
+
 impl ClusterConfig {
+    /// What its listeners are reached with.
+    #[must_use]
+    pub fn dialers(&self) -> Dialers {
+        let brokers = self.security.as_ref().map(|config| Dialer::secured(config, SECURITY));
+        let brokers = brokers.unwrap_or_else(Dialer::plaintext);
+        let controllers = self.controllers_security.as_ref();
+        let controllers = controllers.map(|config| Dialer::secured(config, CONTROLLERS_SECURITY));
+        Dialers { controllers: controllers.unwrap_or_else(|| brokers.clone()), brokers }
+    }
+
+    /// The files with certificates that it needs.
+    pub fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
+        self.security.iter().chain(&self.controllers_security).flat_map(|config| {
+            let authorities = config.ca.iter().map(|file| CertificateFile::authorities(file));
+            authorities.chain(config.certificate.iter().map(|file| CertificateFile::chain(file)))
+        })
+    }
+
     /// Everything that is wrong with it, as `key: reason`.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -83,6 +115,15 @@ impl ClusterConfig {
                 "cluster.id: is empty; give the id that meta.properties has, or leave it out".to_owned(),
             );
         }
+        let secured = [(SECURITY, &self.security), (CONTROLLERS_SECURITY, &self.controllers_security)];
+        for (section, config) in secured {
+            problems.extend(config.iter().flat_map(|config| config.problems(section)));
+        }
+        if self.controllers_security.is_some() && self.controllers.is_empty() {
+            problems.push(format!(
+                "{CONTROLLERS_SECURITY}: there are no cluster.controllers; name them, or remove the section"
+            ));
+        }
         problems
     }
 }
@@ -90,7 +131,7 @@ impl ClusterConfig {
 /// A Kafka cluster.
 #[derive(Debug)]
 pub struct KafkaCluster {
-    pub(super) dialer: Dialer,
+    pub(super) dialers: Dialers,
     config: ClusterConfig,
     /// The guarded brokers' listeners.
     listeners: BTreeMap<BrokerId, Endpoint>,
@@ -114,7 +155,7 @@ impl KafkaCluster {
     /// # Errors
     /// Everything that is wrong with `config`, as `key: reason`.
     pub fn new(
-        dialer: Dialer,
+        dialers: Dialers,
         config: ClusterConfig,
         listeners: BTreeMap<BrokerId, Endpoint>,
     ) -> Result<Self, Vec<String>> {
@@ -123,7 +164,7 @@ impl KafkaCluster {
             return Err(problems);
         }
         let (known, peers, dialled) = (Mutex::default(), Vec::new(), Dialled::default());
-        Ok(Self { dialer, config, listeners, known, peers, dialled })
+        Ok(Self { dialers, config, listeners, known, peers, dialled })
     }
 
     /// Has these agents dial what the cluster advertises as well.
@@ -159,7 +200,7 @@ impl KafkaCluster {
             };
             brokers.retain(|(id, _)| Some(*id) != broker);
             brokers.sort_by_key(|(id, _)| Some(*id) != good);
-            match first_to_answer(&self.dialer, brokers, topics).await {
+            match first_to_answer(&self.dialers.brokers, brokers, topics).await {
                 Ok((id, connection, seen)) => {
                     *self.known() = Known { brokers: seen.brokers.clone(), good: Some(id) };
                     return Ok((id, connection, seen));
@@ -173,7 +214,7 @@ impl KafkaCluster {
     /// Learns the brokers' addresses from the first bootstrap server that answers.
     async fn learn(&self) -> Result<(), Vec<String>> {
         let servers = self.config.bootstrap.iter().map(|endpoint| ((), endpoint.clone())).collect();
-        let ((), _, seen) = first_to_answer(&self.dialer, servers, Topics::None).await?;
+        let ((), _, seen) = first_to_answer(&self.dialers.brokers, servers, Topics::None).await?;
         self.known().brokers = seen.brokers;
         Ok(())
     }
@@ -185,7 +226,7 @@ impl KafkaCluster {
             return Err("no controllers are configured (cluster.controllers)".to_owned());
         }
         let asked = self.config.controllers.iter().map(|controller| async move {
-            let mut connection = self.dialer.open(&controller.listener, OPEN_LIMIT).await?;
+            let mut connection = self.dialers.controllers.open(&controller.listener, OPEN_LIMIT).await?;
             let said = connection.describe_quorum(OPEN_LIMIT).await?;
             connection.version::<UnregisterBrokerRequest>()?;
             Ok::<_, WireError>((controller, BrokerId(said.leader_id.0), connection))
@@ -324,7 +365,7 @@ impl Cluster for KafkaCluster {
         let action = || format!("see how broker {broker} stands");
         let own = async {
             match self.listeners.get(&broker) {
-                Some(listener) => self.dialer.open(listener, OPEN_LIMIT).await.is_ok(),
+                Some(listener) => self.dialers.brokers.open(listener, OPEN_LIMIT).await.is_ok(),
                 None => false,
             }
         };
@@ -370,16 +411,16 @@ impl Cluster for KafkaCluster {
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
         let action = || format!("see whether broker {broker} is registered");
         let (_, _, seen) = self.via(Some(broker), Topics::None, action).await?;
-        let why = match registration::ask(&self.dialer, broker, &seen.brokers, &self.config.controllers).await
-        {
-            Told::Registered => return Ok(true),
-            Told::Unregistered => return Ok(false),
-            Told::Untold => {
-                "brokers before 4.0 do not tell that from one that is fenced (name cluster.controllers)"
-                    .to_owned()
-            }
-            Told::Unknown { why } => why,
-        };
+        let why =
+            match registration::ask(&self.dialers, broker, &seen.brokers, &self.config.controllers).await {
+                Told::Registered => return Ok(true),
+                Told::Unregistered => return Ok(false),
+                Told::Untold => {
+                    "brokers before 4.0 do not tell that from one that is fenced (name cluster.controllers)"
+                        .to_owned()
+                }
+                Told::Unknown { why } => why,
+            };
         Err(StepError::Failed { driver: DRIVER, action: action(), source: why.into() })
     }
 

@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
-use kafka::Dialer;
 use kafka::wire::{ClusterSeen, Controller, WireError};
+use kafka::{Dialer, Dialers};
 use recovery::model::{BrokerId, Endpoint};
 use recovery::ports::chain;
 
@@ -41,18 +41,20 @@ pub enum Told {
 /// controller itself is known to them in any case, so there the brokers' word stands. Where brokers do not
 /// tell it at all, the active controller alone does.
 pub async fn ask(
-    dialer: &Dialer,
+    dialers: &Dialers,
     broker: BrokerId,
     brokers: &BTreeMap<BrokerId, Endpoint>,
     controllers: &[Controller],
 ) -> Told {
     let others = brokers.iter().filter(|(id, _)| **id != broker).take(ASKED);
-    let asked: Vec<_> = others.map(|(_, endpoint)| describe(dialer, endpoint)).collect();
+    let asked: Vec<_> = others.map(|(_, endpoint)| describe(&dialers.brokers, endpoint)).collect();
     let is_controller = controllers.iter().any(|controller| controller.id == broker);
     match judge(broker, join_all(asked).await) {
-        Told::Untold if !controllers.is_empty() => ask_active(dialer, broker, controllers).await,
+        Told::Untold if !controllers.is_empty() => {
+            ask_active(&dialers.controllers, broker, controllers).await
+        }
         Told::Unregistered if !controllers.is_empty() && !is_controller => {
-            ask_active(dialer, broker, controllers).await
+            ask_active(&dialers.controllers, broker, controllers).await
         }
         told => told,
     }
@@ -168,7 +170,7 @@ mod tests {
         let told = async |controllers: &[&Fake]| {
             let known = controllers.iter().zip(101..);
             let known = known.map(|(fake, id)| Controller { id: BrokerId(id), listener: fake.at.clone() });
-            ask(&Dialer::plaintext(), BrokerId(1), &brokers, &known.collect::<Vec<_>>()).await
+            ask(&Dialers::plaintext(), BrokerId(1), &brokers, &known.collect::<Vec<_>>()).await
         };
         let (knows, misses) =
             (controller(0).await, controller(ResponseError::BrokerIdNotRegistered.code()).await);
@@ -185,7 +187,7 @@ mod tests {
         let brokers = BTreeMap::from([(BrokerId(2), broker.at.clone())]);
         let active = controller(0).await;
         let known = [Controller { id: BrokerId(1), listener: active.at.clone() }];
-        assert_eq!(ask(&Dialer::plaintext(), BrokerId(1), &brokers, &known).await, Told::Unregistered);
+        assert_eq!(ask(&Dialers::plaintext(), BrokerId(1), &brokers, &known).await, Told::Unregistered);
         assert_eq!(active.calls(ApiKey::IncrementalAlterConfigs), 0);
     }
 }

@@ -12,8 +12,8 @@ use kafka_protocol::messages::describe_quorum_response::PartitionData;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use kafka::Dialer;
 use kafka::wire::{Connection, Controller, WireError};
+use kafka::{Dialer, Dialers};
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, QuorumView};
 use recovery::ports::{Clock, HealthSignal, chain};
 
@@ -41,11 +41,12 @@ impl KafkaQuorum {
     /// Asks the controllers' own listeners, or the bootstrap brokers, which pass the question on, where no
     /// controllers are configured.
     #[must_use]
-    pub fn new(dialer: Dialer, controllers: &[Controller], bootstrap: &[Endpoint]) -> Self {
-        let endpoints = if controllers.is_empty() {
-            bootstrap.to_vec()
+    pub fn new(dialers: Dialers, controllers: &[Controller], bootstrap: &[Endpoint]) -> Self {
+        let (dialer, endpoints) = if controllers.is_empty() {
+            (dialers.brokers, bootstrap.to_vec())
         } else {
-            controllers.iter().map(|controller| controller.listener.clone()).collect()
+            let listeners = controllers.iter().map(|controller| controller.listener.clone());
+            (dialers.controllers, listeners.collect())
         };
         Self { dialer, endpoints, line: Mutex::default() }
     }
@@ -234,7 +235,7 @@ mod tests {
         .await;
         let controllers: Vec<Controller> =
             [&follower.at, &active.at].map(|at| format!("101@{at}").parse().unwrap()).to_vec();
-        let signal = KafkaQuorum::new(Dialer::plaintext(), &controllers, &[]);
+        let signal = KafkaQuorum::new(Dialers::plaintext(), &controllers, &[]);
         for _ in 0..3 {
             let evidence = signal.look(&CLOCK).await;
             assert_eq!(evidence[0].at, Moment(CLOCK.0), "dated by the begin of the look");
@@ -260,7 +261,7 @@ mod tests {
             _ => None,
         })
         .await;
-        let signal = KafkaQuorum::new(Dialer::plaintext(), &[], &[first.at.clone(), second.at.clone()]);
+        let signal = KafkaQuorum::new(Dialers::plaintext(), &[], &[first.at.clone(), second.at.clone()]);
         assert!(matches!(signal.look(&CLOCK).await[0].fact, Fact::Quorum(_)));
         hung.store(true, Ordering::SeqCst);
         let begin = Instant::now();
@@ -278,7 +279,7 @@ mod tests {
             _ => None,
         })
         .await;
-        let signal = KafkaQuorum::new(Dialer::plaintext(), &[], std::slice::from_ref(&follower.at));
+        let signal = KafkaQuorum::new(Dialers::plaintext(), &[], std::slice::from_ref(&follower.at));
         let blind = signal.look(&CLOCK).await;
         let Fact::Blind { why } = &blind[0].fact else { panic!("{blind:?}") };
         assert_eq!(*why, format!("{} is not the active controller", follower.at));

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::cluster::registration::{Told, ask};
-use kafka::Dialer;
+use kafka::Dialers;
 use kafka::wire::Controller;
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact};
 use recovery::ports::{Clock, HealthSignal};
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Asks listed brokers about those that are not.
 #[derive(Debug)]
 pub struct KafkaRegistration {
-    dialer: Dialer,
+    dialers: Dialers,
     guarded: BTreeSet<BrokerId>,
     controllers: Vec<Controller>,
     listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
@@ -29,12 +29,12 @@ impl KafkaRegistration {
     /// Looks after `guarded`, by the brokers that are `listed` and by `controllers`.
     #[must_use]
     pub fn new(
-        dialer: Dialer,
+        dialers: Dialers,
         guarded: BTreeSet<BrokerId>,
         controllers: Vec<Controller>,
         listed: watch::Receiver<BTreeMap<BrokerId, Endpoint>>,
     ) -> Self {
-        Self { dialer, guarded, controllers, listed }
+        Self { dialers, guarded, controllers, listed }
     }
 }
 
@@ -57,7 +57,7 @@ impl HealthSignal for KafkaRegistration {
         }
         let mut facts = Vec::new();
         for broker in self.guarded.iter().filter(|id| !listed.contains_key(id)).copied() {
-            facts.push(match ask(&self.dialer, broker, &listed, &self.controllers).await {
+            facts.push(match ask(&self.dialers, broker, &listed, &self.controllers).await {
                 Told::Registered => Fact::Registration { broker, registered: true },
                 Told::Unregistered => Fact::Registration { broker, registered: false },
                 // No look tomorrow will tell.

@@ -218,8 +218,10 @@ impl Bed {
             bootstrap: vec![dead.clone(), self.brokers[0].at.clone()],
             controllers: controllers.iter().map(|text| text.parse().unwrap()).collect(),
             id: id.map(str::to_owned),
+            security: None,
+            controllers_security: None,
         };
-        KafkaCluster::new(Dialer::plaintext(), config, BTreeMap::from([(BrokerId(1), dead)])).unwrap()
+        KafkaCluster::new(Dialers::plaintext(), config, BTreeMap::from([(BrokerId(1), dead)])).unwrap()
     }
 
     fn cluster(&self) -> KafkaCluster {
@@ -442,8 +444,48 @@ async fn nothing_to_give_back_is_fine() {
 fn all_problems_of_the_configuration_are_told() {
     let text = r#"{"bootstrap": [], "controllers": ["1@a:9093", "1@b:9093"], "id": " "}"#;
     let config: ClusterConfig = serde_json::from_str(text).unwrap();
-    let problems = KafkaCluster::new(Dialer::plaintext(), config, BTreeMap::new()).unwrap_err();
+    let problems = KafkaCluster::new(Dialers::plaintext(), config, BTreeMap::new()).unwrap_err();
     assert_eq!(problems.len(), 3, "{problems:?}");
     let wrong = r#"{"bootstrap": ["a:9092"], "controller": []}"#;
     assert!(serde_json::from_str::<ClusterConfig>(wrong).is_err(), "unknown keys are refused");
+}
+
+/// What is wrong with `[cluster.security]`.
+fn insecure(security: &str) -> Vec<String> {
+    let text = format!(r#"{{"bootstrap": ["a:9092"], "security": {security}}}"#);
+    serde_json::from_str::<ClusterConfig>(&text).unwrap().problems()
+}
+
+#[test]
+fn all_problems_of_how_listeners_are_secured_are_told_and_no_secret() {
+    let keys = |said: &[String]| -> Vec<String> {
+        said.iter()
+            .map(|problem| problem.split_once(": ").unwrap().0.replace("cluster.security.", ""))
+            .collect()
+    };
+    let right = r#"{"protocol": "SASL_SSL", "ca": "/ca", "certificate": "/c", "key": "/k", "sasl":
+        {"mechanism": "SCRAM-SHA-512", "user": "u", "password_file": "/p"}}"#;
+    assert_eq!(insecure(right), [""; 0]);
+    let said = insecure(
+        r#"{"protocol": "SSL", "ca": "ca", "key": "/k", "sasl":
+        {"mechanism": "PLAIN", "user": "u", "password_file": "hunter2"}}"#,
+    );
+    assert_eq!(keys(&said), ["ca", "sasl.password_file", "certificate", "sasl"]);
+    assert!(!said.concat().contains("hunter2"), "{said:?}");
+    let said = insecure(r#"{"protocol": "PLAINTEXT", "ca": "/ca"}"#);
+    assert_eq!(keys(&said), ["ca"]);
+    assert_eq!(keys(&insecure(r#"{"protocol": "SASL_SSL"}"#)), ["sasl"]);
+}
+
+#[test]
+fn controllers_are_dialled_as_brokers_unless_told_otherwise() {
+    let dialers = |text: &str| serde_json::from_str::<ClusterConfig>(text).unwrap().dialers();
+    let printed = |dialer: &Dialer| format!("{dialer:?}").contains("Ssl");
+    let both = dialers(r#"{"bootstrap": ["a:9092"], "security": {"protocol": "SSL"}}"#);
+    assert!(printed(&both.brokers) && printed(&both.controllers));
+    let apart = dialers(
+        r#"{"bootstrap": ["a:9092"], "security": {"protocol": "SSL"},
+        "controllers": ["1@a:9093"], "controllers_security": {"protocol": "PLAINTEXT"}}"#,
+    );
+    assert!(printed(&apart.brokers) && !printed(&apart.controllers));
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::super::super::advertised::{self, ReachPage, is_own};
 use super::*;
 use crate::health_signal::peer::PeerConfig;
-use kafka::Dialer;
+use kafka::Dialers;
 
 /// Broker 2, in every ISR and answering at its own listener, with what the cluster says of where it is.
 #[tokio::test]
@@ -80,8 +80,14 @@ async fn a_broker_that_a_peer_does_not_reach_is_not_back() {
     let nobody = elsewhere.world().brokers[&1].0.clone().unwrap();
     elsewhere.world().brokers.insert(2, (Some(nobody.clone()), false));
     let theirs = KafkaCluster::new(
-        Dialer::plaintext(),
-        ClusterConfig { bootstrap: vec![elsewhere.brokers[1].at.clone()], controllers: Vec::new(), id: None },
+        Dialers::plaintext(),
+        ClusterConfig {
+            bootstrap: vec![elsewhere.brokers[1].at.clone()],
+            controllers: Vec::new(),
+            id: None,
+            security: None,
+            controllers_security: None,
+        },
         BTreeMap::new(),
     );
     let theirs = agent("s2", Some(theirs.unwrap())).await;
@@ -104,8 +110,10 @@ async fn a_peer_that_does_not_tell_keeps_no_broker_from_being_back() {
         bootstrap: vec![bed.world().brokers[&1].0.clone().unwrap()],
         controllers: Vec::new(),
         id: None,
+        security: None,
+        controllers_security: None,
     };
-    let blind = KafkaCluster::new(Dialer::plaintext(), blind, BTreeMap::new()).unwrap();
+    let blind = KafkaCluster::new(Dialers::plaintext(), blind, BTreeMap::new()).unwrap();
     let nobody = format!("http://{}", bed.world().brokers[&1].0.clone().unwrap());
     let gone = Arc::new(PeerConfig { host: "s2".to_owned(), url: nobody }.build().unwrap());
     assert!(gone.is_there(), "it was not asked yet");
