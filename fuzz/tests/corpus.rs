@@ -67,6 +67,7 @@ targets! {
     properties_edit
     wire_answer
     wire_frames
+    wire_offer
 }
 
 fn broken(input: &[u8]) {

@@ -28,6 +28,7 @@ const TARGETS: &[(&str, Run)] = &[
     ("properties_edit", kafka::fuzz::properties_edit),
     ("wire_answer", kafka::wire::fuzz::answer),
     ("wire_frames", kafka::wire::fuzz::frames),
+    ("wire_offer", kafka::wire::fuzz::offer),
 ];
 
 /// Every target.

@@ -134,8 +134,9 @@ impl Line {
         let until = Instant::now() + if full { FULL_FETCH_LIMIT } else { FETCH_LIMIT };
         let topics = if full { Topics::All } else { Topics::None };
         let mut failed = String::new();
-        // Once more than there are, for the first may only have closed a connection that was kept.
-        for _ in 0..=self.endpoints.len() {
+        // Once more than there are, if the first may only have closed a connection that was kept.
+        let tries = self.endpoints.len() + usize::from(self.connection.is_some());
+        for _ in 0..tries {
             let kept = self.connection.is_some();
             match self.ask(topics, until).await {
                 Ok(said) => {

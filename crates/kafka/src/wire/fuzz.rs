@@ -71,6 +71,14 @@ pub fn frames(bytes: &[u8]) {
     assert!(pieces.0.iter().all(|frame| frame.len() <= MAX_RESPONSE_BYTES));
 }
 
+/// An offer of mechanisms has no more of them than there is room for.
+pub fn offer(bytes: &[u8]) {
+    let asked = Asked { id: 1, version: 1 };
+    if let Some((_, offered)) = super::login::offered(asked, Bytes::copy_from_slice(bytes)) {
+        assert!(offered.len() * size_of::<i16>() <= bytes.len());
+    }
+}
+
 /// The frames up to the first that is none, and whether there was such a one.
 fn frames_of<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Bytes>, bool) {
     let (mut inbox, mut frames) = (BytesMut::new(), Vec::new());

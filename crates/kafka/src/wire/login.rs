@@ -100,7 +100,7 @@ impl Connection {
 
 /// The answer to `SaslHandshake`: an error code and what is offered. It is not in the flexible encoding, so the
 /// generated decoder would reserve whatever it claims.
-fn offered(asked: Asked, mut frame: Bytes) -> Option<(i16, Vec<String>)> {
+pub(super) fn offered(asked: Asked, mut frame: Bytes) -> Option<(i16, Vec<String>)> {
     if frame.try_get_i32().ok()? != asked.id {
         return None;
     }

@@ -231,3 +231,37 @@ fn a_late_answer_does_not_beat_a_fresh_one() {
     let failed = Answer { said: Err("refused".to_owned()), ..answer(1, 6, &[]) };
     assert_eq!(believed(0, &[failed]), None);
 }
+
+#[tokio::test]
+async fn a_login_that_is_refused_is_our_blindness_and_nobodys_death() {
+    use kafka::security::{Mechanism, Protocol, SaslConfig, SecurityConfig};
+
+    let known =
+        fakes::kafka_login::Login { mechanism: "PLAIN", user: "agent", password: "right", forged: false };
+    let broker = Fake::start(move |call| known.answer(call)).await;
+    let password = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(password.path(), "planted-secret").unwrap();
+    let sasl = SaslConfig {
+        mechanism: Mechanism::Plain,
+        user: "agent".to_owned(),
+        password_file: password.path().to_owned(),
+    };
+    let (protocol, ca, certificate, key) = (Protocol::SaslPlaintext, None, None, None);
+    let config = SecurityConfig { protocol, ca, certificate, key, sasl: Some(sasl) };
+    let (sender, listed) = watch::channel(BTreeMap::new());
+    let dialer = Dialer::secured(&config, "cluster.security");
+    let signal = KafkaMetadata::new(&dialer, std::slice::from_ref(&broker.at), sender);
+    let clock = Running(Instant::now());
+    let why = loop {
+        let evidence = signal.look(&clock).await;
+        let [Evidence { fact: Fact::Blind { why }, .. }] = &evidence[..] else { panic!("{evidence:?}") };
+        // A busy machine may miss the deadline of one look.
+        if !why.starts_with("no bootstrap server answered") {
+            break why.clone();
+        }
+    };
+    assert!(why.contains(&format!("no login at {}", broker.at)), "{why}");
+    assert!(!why.contains("planted-secret"), "{why}");
+    assert!(listed.borrow().is_empty());
+    assert_eq!(broker.calls(ApiKey::Metadata), 0);
+}
