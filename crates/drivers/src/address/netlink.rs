@@ -39,8 +39,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const MOST_GATEWAYS: usize = 4;
 
 /// For a network that gives addresses to hosts by itself, and does not learn from neighbours that one moves.
-pub const DOES_NOT_FIT: &str = "In a routed or cloud network netlink, the only driver, does not fit: leave [broker.address] \
-                                out, and make the listener a name or a load balancer that follows the broker, or \
+pub const DOES_NOT_FIT: &str = "In a routed or cloud network netlink does not fit: on EC2 take ec2_secondary_ip, elsewhere leave \
+                                [broker.address] out, and make the listener a name or a load balancer that follows the broker, or \
                                 have the cloud move the address";
 
 /// An address on an interface of this host.
