@@ -47,7 +47,15 @@ impl<'s> Shape<'s> {
                     let known = properties.and_then(|p| p.get(name.as_ref())).or(rest);
                     match known {
                         Some(Value::Bool(false)) => self.unknown(&join(key, name), name, properties),
-                        Some(Value::Object(inner)) => self.walk(&join(key, name), value, inner),
+                        Some(Value::Object(inner)) => {
+                            let (at, before) = (join(key, name), self.found.len());
+                            self.walk(&at, value, inner);
+                            // A name of the user's own is no key, so that its value may be anything.
+                            let own = properties.is_none_or(|p| !p.contains_key(name.as_ref()));
+                            let of_it =
+                                self.found[before..].iter_mut().filter(|found| own && found.key == at);
+                            of_it.for_each(|found| found.unknown = true);
+                        }
                         _ => {}
                     }
                 }

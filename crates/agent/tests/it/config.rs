@@ -138,7 +138,7 @@ fn hosts_on_ec2_mean_what_they_say() {
     let error = Config::parse(&path, &wrong).unwrap_err();
     let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
     let expected =
-        ["host[0].fence[0].instance.tag", "broker[0].address.network_interface", "ec2_status.hosts.kafka-9"];
+        ["host[0].fence[0].instance.tag", "ec2_status.hosts.kafka-9", "broker[0].address.network_interface"];
     assert_eq!(keys, expected, "{error}");
 }
 

@@ -385,7 +385,12 @@ async fn no_secret_that_slipped_into_another_value_is_told() {
         (format!("process.roles=broker\nlisteners=PLAINTEXT://:9092 {password}\n"), true),
         (format!("listeners=PLAINTEXT://:9092\nprocess.roles=broker\\\n{password}\n"), false),
         (format!("process.roles=broker\nmetadata.log.dir=/a\\\n{password}\n"), true),
-        (format!("process.roles=broker\nssl.truststore.location=/a/b.jks\\\n{password}\n"), true),
+        (
+            format!(
+                "process.roles=broker\nlisteners=PLAINTEXT://:9092\nssl.truststore.location=/a/b.jks\\\n{password}\n"
+            ),
+            true,
+        ),
     ] {
         let said = said_of(&template, "10.0.0.1:9092").await;
         assert!(!said.contains("hunter2"), "{template}\n{said}");
