@@ -33,7 +33,11 @@ const LAST_READ: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecondaryIpConfig {
-    /// The interface of this host that gets the address, such as `eni-0a1b2c3d4e5f60718`.
+    /// The broker's address and the length of its subnet's prefix, such as `10.20.0.11/24`.
+    pub address: String,
+    /// The link of this host that gets it, such as `ens5`.
+    pub interface: String,
+    /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`.
     pub network_interface: String,
     /// How long EC2 may take until what it tells shows the address here.
     #[serde(default = "default_timeout", with = "humantime_serde")]
@@ -49,13 +53,14 @@ fn default_timeout() -> Duration {
 }
 
 impl SecondaryIpConfig {
-    /// The driver, ready to use. `link` puts `address` on the interface once EC2 has given it; it must not ask the link
+    /// The driver, ready to use. `link` puts the address on the link once EC2 has given it; it must not ask the link
     /// who else has the address, because a VPC answers that itself.
     ///
     /// # Errors
-    /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, address: IpAddr, link: Arc<dyn Address>) -> Result<SecondaryIp, Vec<String>> {
+    /// Every bad value, as `key: what is wrong`, after those of `link`.
+    pub fn build(self, link: Result<Arc<dyn Address>, Vec<String>>) -> Result<SecondaryIp, Vec<String>> {
         let mut problems = Vec::new();
+        let link = link.map_err(|said| problems.extend(said)).ok();
         let hex = self.network_interface.strip_prefix("eni-").unwrap_or_default();
         if hex.is_empty() || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
             let given = &self.network_interface;
@@ -67,13 +72,14 @@ impl SecondaryIpConfig {
             problems.push("timeout: must be at least 1s".to_owned());
         }
         let ec2 = self.ec2.build().map_err(|more| problems.extend(more)).ok();
-        let IpAddr::V4(address) = address else {
-            problems
-                .push(format!("address: {address} is no IPv4 address, and EC2 moves no others by this call"));
-            return Err(problems);
-        };
-        match ec2 {
-            Some(ec2) if problems.is_empty() => Ok(SecondaryIp {
+        // One that is no address at all is told of by the link.
+        let address = self.address.split('/').next().and_then(|ip| ip.parse::<IpAddr>().ok());
+        if let Some(IpAddr::V6(other)) = address {
+            let why = format!("address: {other} is no IPv4 address, and EC2 moves no others by this call");
+            problems.push(why);
+        }
+        match (address, link, ec2) {
+            (Some(IpAddr::V4(address)), Some(link), Some(ec2)) if problems.is_empty() => Ok(SecondaryIp {
                 address,
                 interface: self.network_interface,
                 timeout: self.timeout,
@@ -316,7 +322,7 @@ impl Address for SecondaryIp {
             }
             _ => {}
         }
-        // Who answers on the link says nothing in a VPC, which answers itself: only that it can take the address counts.
+        // A VPC answers on the link itself: only that the link can take the address counts.
         self.link.check().await?;
         Ok(Note::new(format!(
             "{own} can have {} of {cidr} ({place}), and so can its link; that the role of this host may move it \

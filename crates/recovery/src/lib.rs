@@ -7,7 +7,7 @@
 //!
 //! The core ([`model`], [`observe`], [`decide`], [`plan`], [`journal`], [`progress`], [`rejoin`]) is pure and
 //! gets the time as data. The world is behind [`ports`], whose drivers are crates of their own: nothing here
-//! opens a file or a connection, but for what a host remembers of its ledger ([`known::Local`]).
+//! opens a file or a connection.
 
 pub mod cycle;
 pub mod decide;

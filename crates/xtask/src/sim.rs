@@ -9,10 +9,10 @@ use crate::preflight::{self, Scope};
 use crate::shell;
 use crate::workspace::{Profile, Workspace};
 
-/// A run of `cargo xtask test` whose seeds take longer has one that does not end: 20,000 take a minute.
+/// A run of `cargo xtask test` whose seeds take longer has one that does not end: 20,000 take two minutes.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Seeds of one round of a search: a minute's work.
+/// Seeds of one round of a search: two minutes' work.
 pub(crate) const AFRESH: u64 = 20_000;
 
 /// Simulate whole clusters with every fault, one from each seed; show the first that breaks a promise.

@@ -17,8 +17,8 @@ pub use metrics::Metrics;
 
 use crate::cli::LogFormat;
 
-/// Our own crates that log, by the names that their lines have.
-const OURS: [&str; 5] = ["understudy", "recovery", "drivers", "kafka", "ontap"];
+/// Our own crates that log, by the names that their lines have. The client of ONTAP is a library like others.
+const OURS: [&str; 3] = ["understudy", "recovery", "drivers"];
 
 /// Starts writing log lines to standard error.
 ///
@@ -55,5 +55,31 @@ impl EventSink for Fanout {
 
     fn ticked(&self, took: Duration) {
         self.0.iter().for_each(|sink| sink.ticked(took));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Else its lines are nowhere, whatever the level is.
+    #[test]
+    fn every_crate_of_ours_that_logs_is_known_by_its_name() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut seen = 0;
+        for folder in fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path()) {
+            let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+            let name = manifest.split("[lib]\nname = \"").nth(1).and_then(|rest| rest.split('"').next());
+            if manifest.lines().any(|line| line == "tracing.workspace = true")
+                && !folder.ends_with("ontap-client")
+            {
+                assert!(name.is_some_and(|name| OURS.contains(&name)), "{} is not in OURS", folder.display());
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, OURS.len());
     }
 }

@@ -58,13 +58,20 @@ struct Host {
 }
 
 fn config(ec2: Ec2Config) -> SecondaryIpConfig {
-    SecondaryIpConfig { network_interface: "eni-b".to_owned(), timeout: Duration::from_secs(4), ec2 }
+    SecondaryIpConfig {
+        address: format!("{MOVED}/24"),
+        interface: "ens5".to_owned(),
+        network_interface: "eni-b".to_owned(),
+        timeout: Duration::from_secs(4),
+        ec2,
+    }
 }
 
 fn host_of(more: Value, address: &str, config: impl Fn(Ec2Config) -> SecondaryIpConfig) -> Option<Host> {
     let world = World::lay(more)?;
     let link = Arc::new(Link::default());
-    let mut driver = config(world.config()).build(address.parse().unwrap(), link.clone()).ok().unwrap();
+    let driver = SecondaryIpConfig { address: format!("{address}/24"), ..config(world.config()) };
+    let mut driver = driver.build(Ok(link.clone())).ok().unwrap();
     world.admit(&mut driver.ec2);
     let links = tempfile::tempdir().unwrap();
     for (name, mac) in [("lo", "00:00:00:00:00:00"), ("ens5", "02:00:00:00:00:0b")] {
@@ -210,7 +217,7 @@ async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check(
     assert_eq!(host.driver.holder().await.unwrap(), None, "nobody is asked for consent");
     host.driver.acquire(EPOCH).await.unwrap();
     let thief = SecondaryIpConfig { network_interface: "eni-a".to_owned(), ..config(host.world.config()) };
-    let mut thief = thief.build(MOVED.parse().unwrap(), Arc::new(Link::default())).ok().unwrap();
+    let mut thief = thief.build(Ok(Arc::new(Link::default()))).ok().unwrap();
     host.world.admit(&mut thief.ec2);
     thief.assign(Deadline::of(thief.timeout)).await.unwrap();
     assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a of i-0000000a"));
@@ -307,9 +314,11 @@ async fn a_check_changes_nothing() {
 
 #[test]
 fn every_bad_value_is_told() {
-    let text = "network_interface = \"eth0\"\ntimeout = \"0s\"\nec2 = { region = \"\" }";
+    let text = "address = \"fd00::11/64\"\ninterface = \"ens5\"\nnetwork_interface = \"eth0\"\ntimeout = \"0s\"\nec2 = { region = \"\" }";
     let config: SecondaryIpConfig = toml::from_str(text).unwrap();
-    let problems = config.build("fd00::11".parse().unwrap(), Arc::new(Link::default())).err().unwrap();
+    let problems = config.clone().build(Ok(Arc::new(Link::default()))).err().unwrap();
     assert_eq!(problems.len(), 4, "{problems:?}");
+    let problems = config.build(Err(vec!["interface: is none".to_owned()])).err().unwrap();
+    assert_eq!((problems.len(), problems[0].as_str()), (5, "interface: is none"));
     assert!(toml::from_str::<SecondaryIpConfig>("network_interface = \"eni-1\"\nnic = 1").is_err());
 }

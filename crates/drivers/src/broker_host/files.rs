@@ -1,4 +1,5 @@
-//! The files that a broker's `server.properties`, and the options of its Java, name: Kafka needs them on this host, too.
+//! The files that a broker's `server.properties` and the options of its Java name: Kafka needs them on this
+//! host, too.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -40,9 +40,9 @@ pub(super) fn default_timeout() -> Duration {
 const DESCRIBED_WITHIN: Duration = Duration::from_secs(5);
 
 impl FenceAgentConfig {
-    /// Asks the agent itself, unless it is configured, whether it leaves hosts running. One that does not describe
-    /// itself in time is taken for one that does: then its word says nothing about the host's power.
-    /// Asks the agent for its metadata, for some seconds at most: whether it leaves hosts running.
+    /// Asks the agent itself, unless it is configured, whether it leaves hosts running: for some seconds at most.
+    /// One that does not describe itself in time is taken for one that does: then its word says nothing about
+    /// the host's power.
     pub fn ask_itself(&mut self) {
         if self.leaves_running.is_some() {
             return;

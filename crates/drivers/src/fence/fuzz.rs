@@ -1,4 +1,4 @@
-//! Fuzz targets: see [`crate::fuzz`].
+//! Fuzz targets: see [`kafka::fuzz`].
 
 use super::device::metadata::{default_of, is_fabric, lists_off};
 

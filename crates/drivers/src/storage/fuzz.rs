@@ -1,4 +1,4 @@
-//! Fuzz targets: see [`crate::fuzz`].
+//! Fuzz targets: see [`kafka::fuzz`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -105,7 +105,7 @@ impl Connection {
     ///
     /// # Errors
     /// See [`WireError`].
-    pub async fn api_versions(
+    pub(crate) async fn api_versions(
         &mut self,
         asked: Asked,
         until: Instant,
@@ -212,7 +212,7 @@ impl Connection {
     }
 
     /// Removes a broker's registration. Only the active controller, asked directly, gives an answer that
-    /// is certain to be about this one request: see [`crate::drivers::cluster::kafka`].
+    /// is certain to be about this one request: see crate `drivers`.
     ///
     /// # Errors
     /// See [`WireError`]. Only [`WireError::Code`] means that nothing was removed.
