@@ -358,14 +358,13 @@ pub struct Refusal {
 }
 
 /// What a role names where what is below it belongs together.
-const ROLE_PATHS: [&str; 10] = [
+const ROLE_PATHS: [&str; 9] = [
     "/api/cluster",
     "/api/network/ip/interfaces",
     "/api/private/cli/volume",
     "/api/private/cli/vserver/export-policy",
     "/api/protocols/locks",
     "/api/protocols/nfs",
-    "/api/snapmirror/relationships",
     "/api/storage/aggregates",
     "/api/storage/qtrees",
     "/api/storage/volumes",

@@ -2,22 +2,20 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::client::{Call, Client};
+use crate::client::Call;
 use crate::error::{Error, FailedJob, Fault, Request, Result};
 use crate::query::Query;
 use crate::send::{Answer, Ask, Repeat};
-use crate::value::{self, Reference, open_enum};
+use crate::value::{self, open_enum};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-const FIELDS: &[&str] =
-    &["uuid", "description", "state", "message", "code", "error", "start_time", "end_time"];
+const FIELDS: &[&str] = &["uuid", "state", "message", "code", "error"];
 
 open_enum! {
     /// How far a job is.
@@ -50,34 +48,18 @@ impl JobState {
 }
 
 /// A job. ONTAP forgets it some 300 s after its end.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Job {
-    /// Its key.
+#[derive(Debug, Deserialize)]
+struct Job {
     #[serde(deserialize_with = "value::key")]
-    pub uuid: String,
-    /// What it does, as `POST /api/storage/volumes/<uuid>`.
-    #[serde(default, deserialize_with = "value::text")]
-    pub description: Option<String>,
-    /// How far it is.
+    uuid: String,
     #[serde(default)]
-    pub state: Option<JobState>,
-    /// What ONTAP says about it.
+    state: Option<JobState>,
     #[serde(default, deserialize_with = "value::text")]
-    pub message: Option<String>,
-    /// ONTAP's code, if it failed.
+    message: Option<String>,
     #[serde(default, deserialize_with = "value::number")]
-    pub code: Option<i64>,
+    code: Option<i64>,
     #[serde(default)]
     error: Option<Fault>,
-    /// When it began.
-    #[serde(default, deserialize_with = "value::timestamp")]
-    pub start_time: Option<Timestamp>,
-    /// When it ended.
-    #[serde(default, deserialize_with = "value::timestamp")]
-    pub end_time: Option<Timestamp>,
-    /// The node that it ran on. ONTAP 9.11.
-    #[serde(default, deserialize_with = "value::part")]
-    pub node: Reference,
 }
 
 impl Job {
@@ -94,26 +76,6 @@ impl Job {
 struct Started {
     #[serde(deserialize_with = "value::key")]
     uuid: String,
-}
-
-impl Client {
-    /// A job. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] also for one that has ended some minutes ago.
-    pub async fn job(&self, uuid: &str) -> Result<Job> {
-        self.call().job(uuid).await
-    }
-
-    /// Follows a job to its end. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// [`Error::JobFailed`] if it did not succeed; [`Error::Unconfirmed`] if its end was not seen in time.
-    pub async fn wait_for_job(&self, uuid: &str) -> Result<Job> {
-        let call = self.call();
-        let request = Ask::get(self.url(&["cluster", "jobs", uuid], &Query::new())?).request();
-        call.follow_job(&request, uuid).await
-    }
 }
 
 impl Call<'_> {
@@ -141,7 +103,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    async fn follow_job(&self, request: &Request, uuid: &str) -> Result<Job> {
+    async fn follow_job(&self, request: &Request, uuid: &str) -> Result<()> {
         let unconfirmed =
             |source: Error| Error::Unconfirmed { request: request.clone(), source: Box::new(source) };
         let mut wait = FIRST_WAIT;
@@ -156,7 +118,7 @@ impl Call<'_> {
             };
             let state = job.state.clone().unwrap_or_else(|| JobState::from(""));
             if state == JobState::Success {
-                return Ok(job);
+                return Ok(());
             }
             if state.is_terminal() {
                 let (code, message) = job.verdict();
@@ -172,16 +134,11 @@ impl Call<'_> {
         }
     }
 
-    /// Sets absolute values of an object, and follows the job.
-    pub(crate) async fn set(&self, path: &[&str], query: Query, body: Value) -> Result<()> {
-        self.change(Ask::patch(self.client.url(path, &query)?, body, Repeat::Safe)).await.map(drop)
-    }
-
     /// Deletes an object by its key, and follows the job. One that is not there is as good as deleted.
-    pub(crate) async fn remove(&self, path: &[&str], query: Query, repeat: Repeat) -> Result<()> {
-        let url = self.client.url(path, &query)?;
-        let error = match self.change(Ask::delete(url.clone(), repeat)).await {
-            Err(error) if error.is_not_found() && repeat == Repeat::Safe => error,
+    pub(crate) async fn remove(&self, path: &[&str]) -> Result<()> {
+        let url = self.client.url(path, &Query::new())?;
+        let error = match self.change(Ask::delete(url.clone(), Repeat::Safe)).await {
+            Err(error) if error.is_not_found() => error,
             outcome => return outcome.map(drop),
         };
         if error.is_of_what_is_gone() {

@@ -14,9 +14,7 @@ mod value;
 
 pub use client::{Client, ClientBuilder, Retry};
 pub use error::{BoxError, Error, FailedJob, Refusal, Request, Result};
-pub use job::{Job, JobState};
-pub use query::Query;
+pub use job::JobState;
 pub use resources::*;
-pub use send::Repeat;
 pub use tls::{Auth, Fingerprint, Tls};
 pub use value::Reference;

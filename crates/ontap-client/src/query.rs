@@ -8,14 +8,14 @@ use crate::error::{Error, Result};
 ///
 /// Values given to [`equal`](Self::equal) are literal: what ONTAP would take for an operator is quoted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Query {
+pub(crate) struct Query {
     pairs: Vec<(String, String)>,
 }
 
 impl Query {
     /// A query without conditions.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -24,7 +24,7 @@ impl Query {
     /// # Errors
     /// [`Error::Usage`] if the value cannot be quoted, or is empty, which ONTAP would not take as a
     /// condition.
-    pub fn equal(self, field: &str, value: &str) -> Result<Self> {
+    pub(crate) fn equal(self, field: &str, value: &str) -> Result<Self> {
         Ok(self.raw(field, literal(field, value)?))
     }
 
@@ -32,7 +32,7 @@ impl Query {
     ///
     /// # Errors
     /// As [`equal`](Self::equal).
-    pub fn maybe(self, field: &str, value: Option<&str>) -> Result<Self> {
+    pub(crate) fn maybe(self, field: &str, value: Option<&str>) -> Result<Self> {
         match value {
             Some(value) => self.equal(field, value),
             None => Ok(self),
@@ -43,7 +43,7 @@ impl Query {
     ///
     /// # Errors
     /// As [`equal`](Self::equal), of any of them; and if there is none, which would ask for everything.
-    pub fn any_of(self, field: &str, values: &[&str]) -> Result<Self> {
+    pub(crate) fn any_of(self, field: &str, values: &[&str]) -> Result<Self> {
         if values.is_empty() {
             return Err(Error::usage(format!("{field}: there is no value to look for")));
         }
@@ -90,13 +90,13 @@ impl Query {
 
     /// The fields to return. Names those that are expensive, since ONTAP leaves them out otherwise.
     #[must_use]
-    pub fn fields(self, fields: &[&str]) -> Self {
+    pub(crate) fn fields(self, fields: &[&str]) -> Self {
         self.raw("fields", fields.join(","))
     }
 
     /// A parameter as it is: an expression of ONTAP's query language, or something that is no condition.
     #[must_use]
-    pub fn raw(mut self, name: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn raw(mut self, name: &str, value: impl Into<String>) -> Self {
         self.pairs.push((name.to_owned(), value.into()));
         self
     }

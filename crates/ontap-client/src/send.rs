@@ -31,7 +31,7 @@ const LONGEST_BODY: usize = 16 << 20;
 
 /// Whether a request may be repeated when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
+pub(crate) enum Repeat {
     /// A second time changes nothing: reads, absolute values, deletions by key. An attempt that hung may be
     /// taken up after the one that was confirmed, and set the same values again: do not set others before the
     /// attempt limit has passed, or read those back once more when it has.

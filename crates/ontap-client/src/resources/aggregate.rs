@@ -89,14 +89,6 @@ pub struct Aggregate {
     pub space: AggregateSpace,
 }
 
-impl Aggregate {
-    /// Whether another node than its own serves it. `None`: not known.
-    #[must_use]
-    pub fn is_taken_over(&self) -> Option<bool> {
-        Some(self.node.name.as_ref()? != self.home_node.name.as_ref()?)
-    }
-}
-
 const FIELDS: &[&str] = &[
     "uuid",
     "name",

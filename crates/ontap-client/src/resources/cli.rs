@@ -5,25 +5,21 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Answer, Ask, Repeat};
+use crate::send::{Ask, Repeat};
 use crate::value;
 
 /// Which commands may be used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Privilege {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Privilege {
     /// Those for every day.
-    #[default]
     Admin,
     /// Those that may do harm.
     Advanced,
-    /// Those for the vendor's support.
-    Diagnostic,
 }
 
 impl Privilege {
@@ -31,20 +27,8 @@ impl Privilege {
         match self {
             Self::Admin => query,
             Self::Advanced => query.raw("privilege_level", "advanced"),
-            Self::Diagnostic => query.raw("privilege_level", "diagnostic"),
         }
     }
-}
-
-/// What a command came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct CliDone {
-    /// How many objects it was about; 0: nothing matched.
-    #[serde(default, deserialize_with = "value::number")]
-    pub num_records: Option<u64>,
-    /// What it printed.
-    #[serde(default, rename = "cli_output", deserialize_with = "value::text")]
-    pub output: Option<String>,
 }
 
 /// `volume show` is `volume`; `vserver export-policy cache flush` is itself.
@@ -53,46 +37,6 @@ pub(super) fn path(command: &str) -> Vec<&str> {
 }
 
 impl Client {
-    /// What `<command> show -fields <fields>` shows. `command` is without `show`. Every field that is wanted
-    /// must be named, as on the command line; they come back with `_` for `-`. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn cli_show<T: DeserializeOwned>(
-        &self,
-        command: &str,
-        query: Query,
-        fields: &[&str],
-    ) -> Result<Vec<T>> {
-        self.call().list_plain(&path(command), query.fields(fields)).await
-    }
-
-    /// `<command> modify` of what the query names. `repeat`: [`Repeat::Safe`] if all values are absolute.
-    /// ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`]; [`Error::NothingMatched`] if it changed nothing.
-    pub async fn cli_modify(
-        &self,
-        command: &str,
-        query: Query,
-        body: Value,
-        privilege: Privilege,
-        repeat: Repeat,
-    ) -> Result<CliDone> {
-        let ask = Ask::patch(self.url(&path(command), &privilege.on(query))?, body, repeat);
-        self.call().cli_modify(ask).await
-    }
-
-    /// Runs any other command. Never repeated once it was sent. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn cli_run(&self, command: &str, body: Value, privilege: Privilege) -> Result<CliDone> {
-        let ask = Ask::post(self.url(&path(command), &privilege.on(Query::new()))?, body);
-        self.call().cli_change(ask).await
-    }
-
     /// Whether ONTAP keeps a file that is deleted while a client has it open, so that the client need not
     /// rename it to `.nfs…` instead. `None`: ONTAP does not say. Asked as admin first, and then with advanced
     /// privilege, since which one is needed differs. ONTAP 9.12.1, by the passthrough.
@@ -145,6 +89,13 @@ impl Client {
     }
 }
 
+/// How many objects a command was about; 0: nothing matched.
+#[derive(Debug, Default, Deserialize)]
+struct Done {
+    #[serde(default, deserialize_with = "value::number")]
+    num_records: Option<u64>,
+}
+
 #[derive(Debug, Deserialize)]
 struct PreserveUnlink {
     #[serde(default, deserialize_with = "value::flag")]
@@ -165,23 +116,15 @@ pub(super) fn wants_privilege(error: &Error) -> bool {
     error.is_permission() || error.refusal().is_some_and(|refusal| matches!(refusal.status, 200 | 400))
 }
 
-fn done(answer: &Answer) -> Result<CliDone> {
-    if answer.body.is_null() { Ok(CliDone::default()) } else { answer.read() }
-}
-
 impl Call<'_> {
-    /// Runs a command that changes something, and follows its job.
-    async fn cli_change(&self, ask: Ask) -> Result<CliDone> {
-        done(&self.change(ask).await?)
-    }
-
-    async fn cli_modify(&self, ask: Ask) -> Result<CliDone> {
+    /// Changes what a command names, and follows its job.
+    async fn cli_modify(&self, ask: Ask) -> Result<()> {
         let answer = self.change(ask).await?;
-        let done = done(&answer)?;
-        if done.num_records == Some(0) {
+        let Done { num_records } = if answer.body.is_null() { Done::default() } else { answer.read()? };
+        if num_records == Some(0) {
             return Err(answer.ending(Error::NothingMatched { request: answer.request.clone() }));
         }
-        Ok(done)
+        Ok(())
     }
 
     async fn preserve_unlink(&self, svm: &str, volume: &str) -> Result<Option<bool>> {

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::Visibility;
+use super::cli::path;
 use crate::client::Client;
 use crate::error::Result;
 use crate::query::Query;
@@ -74,6 +75,7 @@ impl Client {
         if let Some(service) = which.service {
             query = query.raw("service", service);
         }
-        Visibility::of(self.cli_show("network connections active", query, FIELDS).await)
+        let found = self.call().list_plain(&path("network connections active"), query.fields(FIELDS)).await;
+        Visibility::of(found)
     }
 }

@@ -126,15 +126,6 @@ const POLICY: &[&str] = &["id", "name", "svm"];
 const RULE: &[&str] = &["index", "clients", "protocols", "ro_rule", "rw_rule", "superuser", "anonymous_user"];
 
 impl Client {
-    /// The export policies of an SVM. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn export_policies(&self, svm: &str) -> Result<Vec<ExportPolicy>> {
-        let query = Query::new().equal("svm.name", svm)?.fields(POLICY);
-        self.call().list(POLICIES, query).await
-    }
-
     /// The export policy of this name. ONTAP 9.6.
     ///
     /// # Errors
@@ -172,7 +163,7 @@ impl Client {
     /// As every call, see [`Error`]; refused while a volume uses it.
     pub async fn delete_export_policy(&self, id: u64) -> Result<()> {
         let id = id.to_string();
-        self.call().remove(&[POLICIES, &[&id]].concat(), Query::new(), Repeat::Safe).await
+        self.call().remove(&[POLICIES, &[&id]].concat()).await
     }
 
     /// The rules of a policy in the order in which they are asked. Read from the rules themselves, since the
@@ -182,15 +173,6 @@ impl Client {
     /// As every call, see [`Error`].
     pub async fn export_rules(&self, policy: u64) -> Result<Vec<ExportRule>> {
         self.call().export_rules(policy).await
-    }
-
-    /// One rule of a policy. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn export_rule(&self, policy: u64, index: u64) -> Result<ExportRule> {
-        let (id, at) = (policy.to_string(), index.to_string());
-        self.call().get(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new().fields(RULE)).await
     }
 
     /// Makes a rule, and returns its index where ONTAP tells it. With the index of another rule it is put
@@ -274,16 +256,6 @@ impl Client {
             Ok(()) => Ok(rules),
             Err(what) => Err(Error::NotApplied { request, what }),
         }
-    }
-
-    /// Deletes a rule. Not repeated if the answer is lost, since another rule may have moved to its index.
-    /// ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn delete_export_rule(&self, policy: u64, index: u64) -> Result<()> {
-        let (id, at) = (policy.to_string(), index.to_string());
-        self.call().remove(&[POLICIES, &[&id, "rules", &at]].concat(), Query::new(), Repeat::Once).await
     }
 }
 

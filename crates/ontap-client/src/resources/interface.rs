@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-use crate::body::Body;
 use crate::client::Client;
 use crate::error::Result;
 use crate::query::Query;
@@ -115,25 +114,5 @@ impl Client {
             Some(svm) => call.list_of_svm(PATH, query, svm, |lif: &Interface| &lif.svm).await,
             None => call.list(PATH, query).await,
         }
-    }
-
-    /// Moves a LIF to a node, and there to a port if one is named. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`](crate::Error).
-    pub async fn migrate_interface(&self, uuid: &str, node: &str, port: Option<&str>) -> Result<()> {
-        let body = Body::new().set("location.node.name", Some(node));
-        // A port's name means nothing without its node.
-        let body = body.set("location.port.name", port).set("location.port.node.name", port.map(|_| node));
-        self.call().set(&[PATH, &[uuid]].concat(), Query::new(), body.into()).await
-    }
-
-    /// Moves a LIF back to where it belongs. ONTAP 9.9.1.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`](crate::Error).
-    pub async fn revert_interface(&self, uuid: &str) -> Result<()> {
-        let body = Body::new().set("location.is_home", Some(true));
-        self.call().set(&[PATH, &[uuid]].concat(), Query::new(), body.into()).await
     }
 }

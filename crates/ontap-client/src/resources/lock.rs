@@ -9,7 +9,7 @@ use super::is_constituent;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::query::Query;
-use crate::send::{Ask, Repeat};
+use crate::send::Ask;
 use crate::value::{self, Reference, open_enum};
 
 open_enum! {
@@ -29,14 +29,6 @@ open_enum! {
         Nlm = "nlm",
         /// ONTAP itself.
         Crposix = "crposix",
-    }
-}
-
-impl LockProtocol {
-    /// Whether it is NFSv4, of whatever minor version.
-    #[must_use]
-    pub fn is_nfs4(&self) -> bool {
-        self.as_str().to_ascii_lowercase().starts_with("nfsv4")
     }
 }
 
@@ -258,18 +250,10 @@ impl Client {
         }
     }
 
-    /// Breaks one lock; `Ok` also if it is gone. Its holder is not asked and not told: see to it first that
-    /// it cannot take the lock again. ONTAP 9.10.1; needs what the command line calls advanced privilege.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn break_lock(&self, uuid: &str) -> Result<()> {
-        self.call().remove(&[PATH, &[uuid]].concat(), Query::new(), Repeat::Safe).await
-    }
-
     /// Breaks these locks of an SVM, and no others, and says how many ONTAP counted: so many in a request as
-    /// an address holds. `Ok` also for those that are gone. As for [`break_lock`](Self::break_lock), ONTAP
-    /// 9.10.1.
+    /// an address holds. `Ok` also for those that are gone. Their holder is not asked and not told: see to it
+    /// first that it cannot take them again. ONTAP 9.10.1; needs what the command line calls advanced
+    /// privilege.
     ///
     /// # Errors
     /// As [`break_locks`](Self::break_locks).

@@ -14,7 +14,6 @@ mod metrics;
 mod nfs;
 mod nfs_client;
 mod qtree;
-mod snapmirror;
 mod snapshot;
 mod svm;
 mod volume;
@@ -31,7 +30,6 @@ use crate::value::Reference;
 pub use access_cache::{Cached, FlushAnswer, Polarity};
 pub use aggregate::{Aggregate, AggregateSpace, BlockStorage, Efficiency};
 pub use check_access::PathAccess;
-pub use cli::{CliDone, Privilege};
 pub use cluster::{
     Cluster, Giveback, GivebackState, Ha, Interconnect, Node, NodeState, Takeover, TakeoverCheck,
     TakeoverFailure, TakeoverState, Version,
@@ -41,18 +39,17 @@ pub use export::{ClientMatch, ExportPolicy, ExportRule, NewExportRule};
 pub use export_view::{PolicyRules, VolumeExport};
 pub use interface::{Interface, InterfaceQuery, IpAddress, LinkState, Location};
 pub use lock::{ByteLock, Lock, LockInterface, LockKind, LockProtocol, LockQuery, LockState, ShareLock};
-pub use metrics::{Counters, Interval, Latency, MetricsOf, Rates, Sample, VolumeCounters};
-pub use nfs::{AccessCache, NfsChange, NfsProtocol, NfsService, NfsState, NfsTransport, NfsV41Features};
+pub use metrics::{Counters, Rates, VolumeCounters};
+pub use nfs::{AccessCache, NfsProtocol, NfsService, NfsState, NfsTransport, NfsV41Features};
 pub use nfs_client::{NfsClient, NfsClientQuery, NfsClientSettings, NfsVersion};
 pub use qtree::Qtree;
-pub use snapmirror::{MirrorEnd, MirrorQuery, MirrorState, MirrorTransfer, SnapMirror, TransferState};
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotState};
 pub use svm::{Svm, SvmState};
 pub use volume::{
     LogicalSpace, SnapshotSpace, Volume, VolumeClone, VolumeEfficiency, VolumeNas, VolumeQuery, VolumeSpace,
     VolumeState, VolumeStyle,
 };
-pub use volume_change::{NewClone, NewVolume, VolumeChange};
+pub use volume_change::{NewVolume, VolumeChange};
 
 /// Whether `name` can be a constituent of the FlexGroup `of`: `NAME__0001`, as ONTAP writes them, or
 /// `NAME_0001`, as one page of its documents does. A volume of its own may have such a name too: whoever has

@@ -2,13 +2,11 @@
 
 use serde::Deserialize;
 
-use super::{created, of_another};
-use crate::body::Body;
+use super::of_another;
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Ask, Repeat};
+use crate::send::Ask;
 use crate::value::{self, Reference, open_enum};
 
 open_enum! {
@@ -123,79 +121,6 @@ pub struct NfsService {
     pub access_cache_config: Option<AccessCache>,
 }
 
-/// What to set in an NFS service; `None` is left as it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NfsChange {
-    /// Switches the service on or off.
-    pub enabled: Option<bool>,
-    /// NFSv3.
-    pub v3_enabled: Option<bool>,
-    /// NFSv4.0.
-    pub v40_enabled: Option<bool>,
-    /// NFSv4.1.
-    pub v41_enabled: Option<bool>,
-    /// pNFS. ONTAP 9.8.
-    pub pnfs_enabled: Option<bool>,
-    /// Seconds; at least 10 and less than the grace time. ONTAP 9.13.
-    pub v4_lease_secs: Option<u32>,
-    /// Seconds; more than the lease and at most 180. ONTAP 9.13.
-    pub v4_grace_secs: Option<u32>,
-    /// Bytes from 8192 to 1048576, a multiple of 4096. Mounts see it once they are mounted anew. ONTAP 9.11.
-    pub tcp_max_transfer_bytes: Option<u32>,
-    /// How long a node remembers that a client may access, in seconds. The shorter, the sooner a changed
-    /// export rule bites, and the more often it is asked for. ONTAP 9.10.
-    pub access_ttl_positive_secs: Option<u32>,
-    /// How long a node remembers that a client may not access, in seconds. ONTAP 9.10.
-    pub access_ttl_negative_secs: Option<u32>,
-}
-
-impl NfsChange {
-    fn body(&self) -> Body {
-        Body::new()
-            .set("enabled", self.enabled)
-            .set("protocol.v3_enabled", self.v3_enabled)
-            .set("protocol.v40_enabled", self.v40_enabled)
-            .set("protocol.v41_enabled", self.v41_enabled)
-            .set("protocol.v41_features.pnfs_enabled", self.pnfs_enabled)
-            .set("protocol.v4_lease_seconds", self.v4_lease_secs)
-            .set("protocol.v4_grace_seconds", self.v4_grace_secs)
-            .set("transport.tcp_max_transfer_size", self.tcp_max_transfer_bytes)
-            .set("access_cache_config.ttl_positive", self.access_ttl_positive_secs)
-            .set("access_cache_config.ttl_negative", self.access_ttl_negative_secs)
-    }
-}
-
-impl NfsChange {
-    /// The first field that is not as it was set.
-    fn contradiction(&self, is: &NfsService) -> Option<&'static str> {
-        fn differs<T: PartialEq>(set: Option<T>, is: Option<T>) -> bool {
-            set.is_some() && is.is_some() && set != is
-        }
-        let cache = |ttl: fn(&AccessCache) -> Option<u64>| is.access_cache_config.as_ref().and_then(ttl);
-        let (protocol, transport) = (&is.protocol, &is.transport);
-        [
-            ("enabled", differs(self.enabled, is.enabled)),
-            ("v3_enabled", differs(self.v3_enabled, protocol.v3_enabled)),
-            ("v40_enabled", differs(self.v40_enabled, protocol.v40_enabled)),
-            ("v41_enabled", differs(self.v41_enabled, protocol.v41_enabled)),
-            ("pnfs_enabled", differs(self.pnfs_enabled, protocol.v41_features.pnfs_enabled)),
-            ("v4_lease_seconds", differs(self.v4_lease_secs, protocol.v4_lease_secs)),
-            ("v4_grace_seconds", differs(self.v4_grace_secs, protocol.v4_grace_secs)),
-            ("tcp_max_transfer_size", differs(self.tcp_max_transfer_bytes, transport.tcp_max_transfer_bytes)),
-            (
-                "ttl_positive",
-                differs(self.access_ttl_positive_secs.map(u64::from), cache(|cache| cache.ttl_positive_secs)),
-            ),
-            (
-                "ttl_negative",
-                differs(self.access_ttl_negative_secs.map(u64::from), cache(|cache| cache.ttl_negative_secs)),
-            ),
-        ]
-        .into_iter()
-        .find_map(|(field, differs)| differs.then_some(field))
-    }
-}
-
 const PATH: &[&str] = &["protocols", "nfs", "services"];
 const FIELDS: &[&str] = &["svm", "enabled", "state", "protocol", "transport", "access_cache_config"];
 
@@ -211,46 +136,6 @@ impl Client {
         match found.as_ref().and_then(|service| of_another(svm, &service.svm)) {
             Some(what) => Err(Error::Decode { request, what }),
             None => Ok(found),
-        }
-    }
-
-    /// Makes an NFS service, and returns it as read back. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`](crate::Error).
-    pub async fn create_nfs_service(&self, svm: &str, settings: &NfsChange) -> Result<NfsService> {
-        let call = self.call();
-        // Before anything is sent: a name that cannot be asked for could not be read back.
-        let query = Query::new().equal("svm.name", svm)?.fields(FIELDS);
-        let body = settings.body().set("svm.name", Some(svm));
-        let ask = Ask::post(self.url(PATH, &Query::new())?, body.into());
-        let request = ask.request();
-        call.change(ask).await?;
-        created(request.clone(), call.find(PATH, query).await.map_err(after_change(request))?)
-    }
-
-    /// Changes the NFS service of the SVM with this UUID, and reads it back. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`]; [`Error::Usage`] if there is nothing to change; [`Error::NotApplied`] if
-    /// ONTAP said that it was done, and something reads back otherwise. What ONTAP does not show is not
-    /// compared.
-    pub async fn update_nfs_service(&self, svm_uuid: &str, change: &NfsChange) -> Result<()> {
-        let body = change.body();
-        if body.is_empty() {
-            return Err(Error::usage("there is nothing to change in the NFS service"));
-        }
-        let path = [PATH, &[svm_uuid]].concat();
-        let ask = Ask::patch(self.url(&path, &Query::new())?, body.into(), Repeat::Safe);
-        let (call, request) = (self.call(), ask.request());
-        call.change(ask).await?;
-        let query = Query::new().fields(FIELDS);
-        let service: NfsService = call.get(&path, query).await.map_err(after_change(request.clone()))?;
-        match change.contradiction(&service) {
-            Some(field) => {
-                Err(Error::NotApplied { request, what: format!("{field} reads back as another value") })
-            }
-            None => Ok(()),
         }
     }
 }

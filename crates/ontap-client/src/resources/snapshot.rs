@@ -9,7 +9,7 @@ use crate::client::{Call, Client};
 use crate::error::Result;
 use crate::job::after_change;
 use crate::query::Query;
-use crate::send::{Ask, Repeat};
+use crate::send::Ask;
 use crate::value::{self, open_enum};
 
 open_enum! {
@@ -132,7 +132,7 @@ impl Client {
     /// As every call, see [`Error`](crate::Error); code 1638555 if it is locked or has not expired.
     pub async fn delete_snapshot(&self, volume_uuid: &str, uuid: &str) -> Result<()> {
         let path = [&path(volume_uuid)[..], &[uuid]].concat();
-        self.call().remove(&path, Query::new(), Repeat::Safe).await
+        self.call().remove(&path).await
     }
 }
 

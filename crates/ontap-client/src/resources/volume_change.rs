@@ -1,4 +1,4 @@
-//! Making, cloning, changing and deleting volumes.
+//! Making, changing and deleting volumes.
 
 use serde_json::{Value, json};
 
@@ -94,23 +94,6 @@ impl NewVolume {
     }
 }
 
-/// A FlexClone to make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewClone<'a> {
-    /// The SVM's name.
-    pub svm: &'a str,
-    /// Its name.
-    pub name: &'a str,
-    /// The volume that it is a clone of.
-    pub parent: &'a str,
-    /// Its snapshot. `None`: one that ONTAP takes now.
-    pub snapshot: Option<&'a str>,
-    /// Where to mount it in the SVM.
-    pub junction: Option<&'a str>,
-    /// Who may reach it.
-    pub export_policy: Option<&'a str>,
-}
-
 /// What to set in a volume; `None` is left as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeChange<'a> {
@@ -171,41 +154,12 @@ impl Client {
     /// # Errors
     /// As every call, see [`Error`]; [`Error::is_duplicate`] if there is one of this name.
     pub async fn create_volume(&self, new: &NewVolume) -> Result<Volume> {
-        self.create_and_read(&new.svm, &new.name, new.body()).await
-    }
-
-    /// Makes a FlexClone, and returns it as read back. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`]; [`Error::is_duplicate`] if there is a volume of this name.
-    pub async fn clone_volume(&self, new: &NewClone<'_>) -> Result<Volume> {
-        let body = Body::new()
-            .set("svm.name", Some(new.svm))
-            .set("name", Some(new.name))
-            .set("clone.is_flexclone", Some(true))
-            .set("clone.parent_volume.name", Some(new.parent))
-            .set("clone.parent_snapshot.name", new.snapshot)
-            .set("nas.path", new.junction)
-            .set("nas.export_policy.name", new.export_policy);
-        self.create_and_read(new.svm, new.name, body.into()).await
-    }
-
-    async fn create_and_read(&self, svm: &str, name: &str, body: Value) -> Result<Volume> {
         let call = self.call();
-        let ask = Ask::post(self.url(PATH, &Query::new())?, body);
+        let ask = Ask::post(self.url(PATH, &Query::new())?, new.body());
         let request = ask.request();
         call.change(ask).await?;
-        let found = call.volume(svm, name).await.map_err(after_change(request.clone()))?;
+        let found = call.volume(&new.svm, &new.name).await.map_err(after_change(request.clone()))?;
         created(request, found)
-    }
-
-    /// Begins to make a FlexClone independent of its parent. ONTAP 9.6.
-    ///
-    /// # Errors
-    /// As every call, see [`Error`].
-    pub async fn split_clone(&self, volume_uuid: &str) -> Result<()> {
-        let body = Body::new().set("clone.split_initiated", Some(true));
-        self.call().set(&[PATH, &[volume_uuid]].concat(), Query::new(), body.into()).await
     }
 
     /// Changes a volume, and returns it as read back. ONTAP 9.6.
@@ -235,6 +189,6 @@ impl Client {
     /// # Errors
     /// As every call, see [`Error`].
     pub async fn delete_volume(&self, volume_uuid: &str) -> Result<()> {
-        self.call().remove(&[PATH, &[volume_uuid]].concat(), Query::new(), Repeat::Safe).await
+        self.call().remove(&[PATH, &[volume_uuid]].concat()).await
     }
 }

@@ -154,8 +154,8 @@ async fn a_missing_permission_names_the_line_that_the_role_lacks() {
     let line = "`security login rest-role create -role ROLE -api /api/private/cli/vserver/export-policy -access readonly`";
     assert!(error.contains(line), "{error}");
     let client = Server::of(vec![Reply::Json(403, refusal("6", "no"))]).await.client();
-    let error = client.break_lock("u1").await.unwrap_err().to_string();
-    assert!(error.contains("-api /api/protocols/locks -access all`"), "{error}");
+    let error = client.delete_volume("v1").await.unwrap_err().to_string();
+    assert!(error.contains("-api /api/storage/volumes -access all`"), "{error}");
     let error = client.svms().await.unwrap_err().to_string();
     assert!(error.contains("-api /api/svm/svms -access readonly`"), "{error}");
     let error = client.cluster().await.unwrap_err().to_string();

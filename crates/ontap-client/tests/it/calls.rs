@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use ontap_client::{
-    Aggregate, ConnectionQuery, Error, ExportRule, FlushAnswer, Interval, LockProtocol, LockQuery, MetricsOf,
-    MirrorQuery, MirrorState, NewClone, NewExportRule, NewVolume, NfsChange, NfsClientQuery, Visibility,
-    VolumeChange, VolumeQuery,
+    Aggregate, ConnectionQuery, Error, ExportRule, FlushAnswer, LockProtocol, LockQuery, NewExportRule,
+    NewVolume, NfsClientQuery, Visibility, VolumeChange, VolumeQuery,
 };
 use serde_json::{Value, json};
 
@@ -138,11 +137,6 @@ async fn a_success_that_is_a_lie_is_found_out() {
         let error = server.client().update_volume("v1", &change).await.unwrap_err();
         assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
     }
-
-    let mirror = json!({ "uuid": "m1", "state": "snapmirrored" });
-    let server = Server::of(vec![ok(json!({})), ok(mirror)]).await;
-    let error = server.client().break_snapmirror("m1").await.unwrap_err();
-    assert!(matches!(error, Error::NotApplied { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -160,7 +154,6 @@ async fn what_cannot_be_meant_is_not_sent() {
     for error in [
         client.replace_clients(7, &as_read(&rule(1, &["10.0.0.101"])), &[]).await.unwrap_err(),
         client.update_volume("v1", &VolumeChange::default()).await.unwrap_err(),
-        client.update_nfs_service("u1", &Default::default()).await.unwrap_err(),
         // These would be all volumes, or something else altogether.
         client.delete_volume("").await.unwrap_err(),
         client.delete_volume("..").await.unwrap_err(),
@@ -300,8 +293,6 @@ async fn expensive_fields_are_named_and_values_are_literal() {
     client.locks(&lock).await.unwrap();
     let who = NfsClientQuery { svm: "svm1", volume: Some("v"), client_ip: Some("10.0.0.101") };
     client.nfs_clients(&who).await.unwrap();
-    let mirror = MirrorQuery { destination: Some("svm1:v"), ..MirrorQuery::default() };
-    client.snapmirrors(&mirror).await.unwrap();
     let targets: Vec<_> = server.seen().into_iter().map(|seen| seen.target).collect();
     assert!(targets[0].contains("svm.name=%22svm*%22&nas.export_policy.name=fence"), "{}", targets[0]);
     assert!(
@@ -311,15 +302,13 @@ async fn expensive_fields_are_named_and_values_are_literal() {
     );
     assert!(targets[1].contains("svm.name=svm1&protocol=nfsv4.1&fields=uuid%2C"), "{}", targets[1]);
     assert!(targets[2].contains("volume.name=v&client_ip=10.0.0.101"), "{}", targets[2]);
-    assert!(targets[3].contains("destination.path=svm1%3Av"), "{}", targets[3]);
     assert!(targets.iter().all(|target| target.ends_with("ignore_unknown_fields=true")), "{targets:?}");
 }
 
 #[tokio::test]
-async fn volumes_and_clones_are_made_with_what_is_set_only() {
+async fn a_volume_is_made_with_what_is_set_only() {
     let made = records(json!([{ "uuid": "v1", "name": "v" }]));
-    let server =
-        Server::of(vec![Reply::Json(201, json!({})), made.clone(), Reply::Json(201, json!({})), made]).await;
+    let server = Server::of(vec![Reply::Json(201, json!({})), made]).await;
     let client = server.client();
     let new = NewVolume {
         size_bytes: Some(1 << 40),
@@ -328,15 +317,6 @@ async fn volumes_and_clones_are_made_with_what_is_set_only() {
         ..NewVolume::new("svm1", "v", "aggr1")
     };
     client.create_volume(&new).await.unwrap();
-    let clone = NewClone {
-        svm: "svm1",
-        name: "v",
-        parent: "p",
-        snapshot: Some("s"),
-        junction: None,
-        export_policy: None,
-    };
-    client.clone_volume(&clone).await.unwrap();
     let seen = server.seen();
     assert_eq!(
         seen[0].body,
@@ -345,87 +325,16 @@ async fn volumes_and_clones_are_made_with_what_is_set_only() {
             "nas": { "path": "/v" }, "snapshot_policy": { "name": "none" }
         })
     );
-    let clone = json!({
-        "is_flexclone": true, "parent_volume": { "name": "p" }, "parent_snapshot": { "name": "s" }
-    });
-    assert_eq!(seen[2].body, json!({ "svm": { "name": "svm1" }, "name": "v", "clone": clone }));
-}
-
-#[tokio::test]
-async fn lifs_move_to_a_node_and_home_again() {
-    let server = Server::of(vec![ok(json!({}))]).await;
-    let client = server.client();
-    client.migrate_interface("i1", "node-02", Some("e0d")).await.unwrap();
-    client.revert_interface("i1").await.unwrap();
-    let seen = server.seen();
-    assert!(seen[0].is("PATCH", "/api/network/ip/interfaces/i1"));
-    let port = json!({ "name": "e0d", "node": { "name": "node-02" } });
-    assert_eq!(seen[0].body, json!({ "location": { "node": { "name": "node-02" }, "port": port } }));
-    assert_eq!(seen[1].body, json!({ "location": { "is_home": true } }));
-}
-
-#[tokio::test]
-async fn mirrors_break_and_come_back() {
-    let server = Server::of(vec![
-        ok(json!({})),
-        ok(json!({ "uuid": "m1", "state": "broken_off", "unhealthy_reason": [{ "message": "why" }] })),
-        ok(json!({})),
-        ok(json!({ "uuid": "m1", "state": "in_sync", "lag_time": "PT8M" })),
-        fault(409, "13303812"),
-    ])
-    .await;
-    let client = server.client();
-    let broken = client.break_snapmirror("m1").await.unwrap();
-    assert_eq!(
-        (broken.state.as_ref(), broken.reasons().next()),
-        (Some(&MirrorState::BrokenOff), Some("why"))
-    );
-    assert_eq!(client.resync_snapmirror("m1").await.unwrap().lag, Some(Duration::from_secs(480)));
-    assert!(client.break_snapmirror("m1").await.unwrap_err().is_in_use());
-    let states: Vec<_> = server.seen().iter().map(|seen| seen.body["state"].clone()).collect();
-    assert_eq!(states[..3], [json!("broken_off"), Value::Null, json!("snapmirrored")]);
-}
-
-#[tokio::test]
-async fn figures_are_read_of_what_was_asked() {
-    let sample = json!({ "timestamp": "2026-01-02T03:04:05Z", "duration": "PT15S", "status": "ok",
-        "iops": { "read": 1, "write": "2", "total": 3 } });
-    let counters = json!({ "statistics": { "status": "ok", "iops_raw": { "write": 9 } } });
-    let server = Server::of(vec![records(json!([sample])), ok(counters)]).await;
-    let client = server.client();
-    let samples = client.metrics(MetricsOf::Volume("v1"), Interval::Day).await.unwrap();
-    assert!(samples[0].is_ok() && samples[0].iops.write == Some(2));
-    assert_eq!(client.volume_counters("v1").await.unwrap().unwrap().operations.write, Some(9));
-    assert!(server.seen()[0].target.starts_with("/api/storage/volumes/v1/metrics?interval=1d&"));
 }
 
 #[test]
-fn savings_and_takeovers_follow_from_the_aggregate() {
+fn savings_follow_from_the_aggregate() {
     let aggregate: Aggregate = serde_json::from_value(json!({
-        "uuid": "a", "name": "aggr1", "node": { "name": "node-02" }, "home_node": { "name": "node-01" },
+        "uuid": "a", "name": "aggr1",
         "space": { "efficiency": { "logical_used": 1700, "ratio": "1.70" } }
     }))
     .unwrap();
-    assert_eq!(aggregate.is_taken_over(), Some(true));
     assert_eq!(aggregate.space.efficiency.unwrap().physical_used_bytes(), Some(1000));
-}
-
-#[tokio::test]
-async fn an_nfs_service_is_made_read_and_changed() {
-    let service = json!([{ "svm": { "name": "svm1", "uuid": "u1" }, "enabled": true,
-        "protocol": { "v41_enabled": true, "v4_lease_seconds": 30 } }]);
-    let server = Server::of(vec![Reply::Json(201, json!({})), records(service), ok(json!({}))]).await;
-    let client = server.client();
-    let wish = NfsChange { v41_enabled: Some(true), pnfs_enabled: Some(false), ..NfsChange::default() };
-    let made = client.create_nfs_service("svm1", &wish).await.unwrap();
-    assert_eq!((made.svm.uuid.as_deref(), made.protocol.v4_lease_secs), (Some("u1"), Some(30)));
-    let shorter = NfsChange { access_ttl_positive_secs: Some(300), ..NfsChange::default() };
-    client.update_nfs_service("u1", &shorter).await.unwrap();
-    let seen = server.seen();
-    let protocol = json!({ "v41_enabled": true, "v41_features": { "pnfs_enabled": false } });
-    assert_eq!(seen[0].body, json!({ "svm": { "name": "svm1" }, "protocol": protocol }));
-    assert!(seen[2].is("PATCH", "/api/protocols/nfs/services/u1"));
-    assert_eq!(seen[2].body, json!({ "access_cache_config": { "ttl_positive": 300 } }));
 }
 
 #[tokio::test]

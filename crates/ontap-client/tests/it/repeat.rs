@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ontap_client::{Auth, Client, Error, NewSnapshot, NfsChange, Retry, Tls};
+use ontap_client::{Auth, Client, Error, NewSnapshot, Retry, Tls, VolumeChange};
 use serde_json::{Value, json};
 
 use crate::server::{Reply, Server};
@@ -15,8 +15,8 @@ fn svms() -> Reply {
     Reply::Json(200, json!({ "records": [{ "uuid": "u1", "name": "svm1" }], "num_records": 1 }))
 }
 
-fn lease() -> NfsChange {
-    NfsChange { v4_lease_secs: Some(20), ..NfsChange::default() }
+fn grow() -> VolumeChange<'static> {
+    VolumeChange { size_bytes: Some(20), ..VolumeChange::default() }
 }
 
 #[tokio::test]
@@ -131,10 +131,11 @@ async fn what_creates_is_repeated_if_it_was_not_taken_up() {
 
 #[tokio::test]
 async fn an_absolute_change_is_repeated_after_a_lost_reply() {
-    let server = Server::of(vec![Reply::Drop, Reply::Json(200, json!({}))]).await;
-    server.client().update_nfs_service("u1", &lease()).await.unwrap();
+    let volume = Reply::Json(200, json!({ "uuid": "v1", "name": "v" }));
+    let server = Server::of(vec![Reply::Drop, Reply::Json(200, json!({})), volume]).await;
+    server.client().update_volume("v1", &grow()).await.unwrap();
     let seen = server.seen();
-    assert_eq!((seen.len(), &seen[0].body), (3, &json!({ "protocol": { "v4_lease_seconds": 20 } })));
+    assert_eq!((seen.len(), &seen[0].body), (3, &json!({ "size": 20 })));
     assert_eq!(seen[0].body, seen[1].body);
 }
 
@@ -142,12 +143,12 @@ async fn an_absolute_change_is_repeated_after_a_lost_reply() {
 async fn once_lost_a_change_stays_unconfirmed_whatever_comes_after() {
     let denied = Reply::Json(403, fault(json!("6"), "denied"));
     let server = Server::of(vec![Reply::Drop, denied]).await;
-    let error = server.client().update_nfs_service("u1", &lease()).await.unwrap_err();
+    let error = server.client().update_volume("v1", &grow()).await.unwrap_err();
     assert!(error.is_unconfirmed() && error.is_permission(), "{error:?}");
 
     let busy = Reply::Json(429, fault(json!("262160"), "busy"));
     let server = Server::of(vec![busy]).await;
-    let error = server.client().update_nfs_service("u1", &lease()).await.unwrap_err();
+    let error = server.client().update_volume("v1", &grow()).await.unwrap_err();
     assert!(!error.is_unconfirmed(), "it was never taken up: {error:?}");
 }
 
@@ -172,14 +173,9 @@ async fn once_lost_a_change_stays_unconfirmed_even_if_a_good_status_says_no() {
 #[tokio::test]
 async fn what_is_gone_is_deleted() {
     let gone = Reply::Json(404, fault(json!("4"), "entry doesn't exist"));
-    for replies in [vec![gone.clone()], vec![Reply::Drop, gone.clone()]] {
+    for replies in [vec![gone.clone()], vec![Reply::Drop, gone]] {
         Server::of(replies).await.client().delete_volume("v1").await.unwrap();
     }
-    // Except an export rule: another one may have taken its index.
-    let server = Server::of(vec![Reply::Drop, gone]).await;
-    let error = server.client().delete_export_rule(7, 1).await.unwrap_err();
-    assert!(error.is_unconfirmed());
-    assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test]
@@ -188,9 +184,10 @@ async fn what_only_a_gateway_does_not_know_is_not_deleted() {
     let server = Server::of(vec![gateway.clone()]).await;
     let error = server.client().delete_volume("v1").await.unwrap_err();
     assert!(!error.is_not_found() && error.kind() == "api", "{error:?}");
-    let error = server.client().break_lock("l1").await.unwrap_err();
+    let error = server.client().delete_snapshot("v1", "s1").await.unwrap_err();
     assert_eq!(error.kind(), "api", "{error:?}");
-    let error = Server::of(vec![Reply::Drop, gateway]).await.client().break_lock("l1").await.unwrap_err();
+    let server = Server::of(vec![Reply::Drop, gateway]).await;
+    let error = server.client().delete_snapshot("v1", "s1").await.unwrap_err();
     assert!(error.is_unconfirmed() && !error.is_not_found(), "{error:?}");
 }
 
@@ -211,10 +208,13 @@ async fn a_deletion_whose_job_found_nothing_is_read_back() {
 #[tokio::test]
 async fn the_command_lines_own_500_is_a_no() {
     let server = Server::of(vec![Reply::Json(500, fault(json!("917658"), "must be offline"))]).await;
-    let body = json!({ "volume": "v" });
-    let error = server.client().cli_run("volume restrict", body, Default::default()).await.unwrap_err();
+    let client = server.client().sparing_others();
+    let error = client.flush_access_cache("svm1", "node-01", "p").await.unwrap_err();
     assert!(!error.is_unconfirmed() && !error.is_passing(), "{error:?}");
-    assert!(server.seen()[0].is("POST", "/api/private/cli/volume/restrict"));
+    let seen = server.seen();
+    assert!(
+        seen.len() == 1 && seen[0].is("POST", "/api/private/cli/vserver/export-policy/access-cache/flush")
+    );
 }
 
 #[tokio::test]

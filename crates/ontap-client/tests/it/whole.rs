@@ -222,7 +222,7 @@ async fn failures_beside_what_was_done_are_not_overlooked() {
     let server = Server::of(vec![Reply::Json(200, body)]).await;
     let error = server.client().delete_volume("v1").await.unwrap_err();
     assert!(error.is_unconfirmed(), "{error:?}");
-    let error = server.client().export_rule(7, 1).await.unwrap_err();
+    let error = server.client().nfs_client_settings().await.unwrap_err();
     assert!(matches!(&error, Error::Partial { why, .. } if why.contains("node-02")), "{error:?}");
 }
 
