@@ -9,7 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 /// What to do with the storage.
 #[derive(Debug, Subcommand)]
 pub enum Ontap {
-    /// Is the storage set up as Kafka on NFS needs it? Reads the volumes of every `[broker.storage.grant]`
+    /// Is the storage set up as Kafka on NFS needs it, and what does efficiency save? Reads the volumes of
+    /// every `[broker.storage.grant]`
     Audit,
     /// Show what is missing for brokers' volumes; with `--apply` asks and MAKES it. Deletes and shrinks
     /// nothing
@@ -17,7 +18,8 @@ pub enum Ontap {
     /// Does ONTAP do as the fence assumes? Reads; with `--try` MAKES a scratch volume, fences this host from
     /// it, and deletes it. See docs/ontap-assumptions.md
     Verify(Verify),
-    /// How much storage efficiency saves: logical and physical bytes, by aggregate and by volume
+    /// Was a command of its own: `audit` tells it
+    #[command(hide = true)]
     Efficiency,
 }
 

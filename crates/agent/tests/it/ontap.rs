@@ -3,7 +3,6 @@
 
 mod audit;
 mod bed;
-mod efficiency;
 mod provision;
 mod secrets;
 mod verify;

@@ -14,9 +14,6 @@ pub struct Efficiency {
     /// Bytes as clients count them.
     #[serde(default, rename = "logical_used", deserialize_with = "value::number")]
     pub logical_used_bytes: Option<u64>,
-    /// Bytes saved.
-    #[serde(default, rename = "savings", deserialize_with = "value::number")]
-    pub savings_bytes: Option<u64>,
     /// Logical bytes for each physical one.
     #[serde(default, deserialize_with = "value::number")]
     pub ratio: Option<f64>,
@@ -58,12 +55,6 @@ pub struct AggregateSpace {
     /// What efficiency saves, snapshots and clones counted in.
     #[serde(default)]
     pub efficiency: Option<Efficiency>,
-    /// The same without snapshots.
-    #[serde(default)]
-    pub efficiency_without_snapshots: Option<Efficiency>,
-    /// The same without snapshots and clones. ONTAP 9.9.
-    #[serde(default)]
-    pub efficiency_without_snapshots_flexclones: Option<Efficiency>,
 }
 
 /// An aggregate.
@@ -89,17 +80,8 @@ pub struct Aggregate {
     pub space: AggregateSpace,
 }
 
-const FIELDS: &[&str] = &[
-    "uuid",
-    "name",
-    "state",
-    "node",
-    "home_node",
-    "space.block_storage",
-    "space.efficiency",
-    "space.efficiency_without_snapshots",
-    "space.efficiency_without_snapshots_flexclones",
-];
+const FIELDS: &[&str] =
+    &["uuid", "name", "state", "node", "home_node", "space.block_storage", "space.efficiency"];
 
 impl Client {
     /// All aggregates. ONTAP 9.6.

@@ -24,6 +24,30 @@ async fn a_good_system_passes_in_eight_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn it_tells_what_efficiency_saves() {
+    let bed = Bed::new(good_world()).await;
+    let report = bed.run(&AUDIT).await.json();
+    let of = |check: &str| {
+        report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["check"] == check)
+            .unwrap()
+            .clone()
+    };
+    // The fake's aggregate has the numbers of TR-4947, taken as GiB.
+    let aggregate = of("aggregate_space");
+    assert_eq!(aggregate["logical_bytes"], 451_293_446_144_u64, "{report}");
+    let physical = aggregate["physical_bytes"].as_u64().unwrap();
+    assert!(physical.abs_diff(302_475_000_000) < 10_000_000, "{report}");
+    let told = bed.run(&["ontap", "audit"]).await.out;
+    assert!(told.contains("; 420.3 GiB logical in 281.7 GiB physical, 1.49:1"), "{told}");
+    let said = bed.run(&["ontap", "efficiency"]).await;
+    assert!(said.code == Some(2) && said.err.contains("part of `ontap audit` now"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_untouched_system_fails_with_the_lines_that_mend_it() {
     let mut world = World::small();
     world.volume("svm1", "kafka01", "default");

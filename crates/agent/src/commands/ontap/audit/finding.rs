@@ -6,6 +6,7 @@ use recovery::model::BrokerId;
 use serde::Serialize;
 
 use super::super::facts::Unread;
+use super::super::provision::size;
 
 /// What is looked at. Each has a section in `docs/ontap.md`, under its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -184,6 +185,29 @@ pub(crate) struct Finding {
     /// What to do: a line for ONTAP's command line, and a word about it. `None` where nothing needs doing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
+    #[serde(flatten)]
+    pub(crate) saving: Saving,
+}
+
+/// The bytes that data take, of a volume or an aggregate. What ONTAP does not say is not there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Saving {
+    /// As clients count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logical_bytes: Option<u64>,
+    /// On the disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) physical_bytes: Option<u64>,
+}
+
+impl fmt::Display for Saving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { logical_bytes: Some(logical), physical_bytes: Some(physical) } = *self else {
+            return Ok(());
+        };
+        write!(f, "; {} logical in {} physical", size(logical), size(physical))?;
+        if physical > 0 { write!(f, ", {:.2}:1", logical as f64 / physical as f64) } else { Ok(()) }
+    }
 }
 
 /// Collects what is found about one thing.
@@ -204,7 +228,15 @@ impl Notes {
 
     fn note(&mut self, check: Check, verdict: Verdict, found: String, remedy: Option<String>) {
         let about = self.about.clone();
-        self.findings.push(Finding { check, verdict, about, found, why: check.why(), remedy });
+        let saving = Saving::default();
+        self.findings.push(Finding { check, verdict, about, found, why: check.why(), remedy, saving });
+    }
+
+    /// Says with the last finding what efficiency saves.
+    pub(super) fn saving(&mut self, saving: Saving) {
+        if let Some(last) = self.findings.last_mut() {
+            last.saving = saving;
+        }
     }
 
     pub(super) fn pass(&mut self, check: Check, found: impl Into<String>) {

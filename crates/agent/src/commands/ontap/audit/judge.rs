@@ -1,11 +1,11 @@
 //! Facts → findings. Pure: what is read, and how, is in `facts.rs`.
 
-use ontap_client::{Aggregate, NfsService, NfsState, PolicyRules, Version, Volume};
+use ontap_client::{Aggregate, Efficiency, NfsService, NfsState, PolicyRules, Version, Volume};
 
 use super::super::facts::Facts;
 use super::super::sites::Site;
 use super::exports::exports;
-use super::finding::{About, Check, Finding, Notes};
+use super::finding::{About, Check, Finding, Notes, Saving};
 use super::network::{connections, lifs};
 use super::volumes::volumes;
 
@@ -171,6 +171,12 @@ fn aggregates(notes: &mut Notes, site: &Site, facts: &Facts) {
                 full(notes, Check::AggregateSpace, percent, &format!("{name} is {percent} % used"), remedy);
             }
         }
+        // Everything that lies on it, snapshots and clones counted in.
+        let efficiency = aggregate.space.efficiency.as_ref();
+        notes.saving(Saving {
+            logical_bytes: efficiency.and_then(|of| of.logical_used_bytes),
+            physical_bytes: efficiency.and_then(Efficiency::physical_used_bytes),
+        });
     }
 }
 

@@ -103,7 +103,7 @@ fn show(f: &mut fmt::Formatter<'_>, finding: &Finding, labels: &str, alone: bool
         Verdict::Fail => "FAIL",
         Verdict::NotVisible => "?",
     };
-    writeln!(f, "{word:<4}  {labels} ({}): {}", finding.about, finding.found)?;
+    writeln!(f, "{word:<4}  {labels} ({}): {}{}", finding.about, finding.found, finding.saving)?;
     if finding.verdict == Verdict::Pass {
         return Ok(());
     }

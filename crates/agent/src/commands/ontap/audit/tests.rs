@@ -389,6 +389,12 @@ fn snapshots_and_missing_efficiency_are_warned_of() {
         "dedupe none",
         "volume efficiency on -vserver svm1 -volume kafka01",
     );
+    let measured = volume_with(json!({ "space": {
+        "size": 100_u64 << 30, "percent_used": 10, "physical_used": 50_u64 << 30,
+        "logical_space": { "used": 100_u64 << 30 },
+    } }));
+    let told = Report::of(found(&measured, Check::Efficiency, Verdict::Pass)).to_string();
+    assert!(told.contains("dedupe background; 100 GiB logical in 50 GiB physical, 2.00:1"), "{told}");
     only(
         &volume_with(json!({ "efficiency": null })),
         Check::Efficiency,

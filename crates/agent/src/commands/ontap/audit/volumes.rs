@@ -5,7 +5,7 @@ use ontap_client::{Volume, VolumeState};
 
 use super::super::facts::Facts;
 use super::super::sites::Guarded;
-use super::finding::{About, Check, Finding, Notes};
+use super::finding::{About, Check, Finding, Notes, Saving};
 use super::judge::{full, percent};
 
 /// What a grown volume should be filled to, in percent.
@@ -34,6 +34,8 @@ pub(super) fn volumes(about: &About, svm: &str, broker: &Guarded, facts: &Facts)
             snapshots(&mut notes, svm, volume);
             space(&mut notes, svm, volume);
             efficiency(&mut notes, svm, volume);
+            let logical_bytes = volume.space.logical_space.used_bytes;
+            notes.saving(Saving { logical_bytes, physical_bytes: volume.space.physical_used_bytes });
         } else if facts.volumes.is_ok() {
             let found = format!("{svm} has no such volume, or this account is not shown it");
             let remedy =
