@@ -32,7 +32,7 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 const LOOK_AT_MOST: Duration = Duration::from_secs(8);
 
 /// A decision is made within a second of what it is made on: a look that takes its time, and a tick.
-const DECIDED_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_AND_TICK: Duration = Duration::from_secs(1);
 
 /// What the daemon on this host remembers, and what it last decided.
 #[derive(Default)]
@@ -180,7 +180,7 @@ const LISTENERS: &str = "listeners";
 
 /// Dates the fault by the ledger's history, where that knows of an earlier one.
 fn date(takeover: &mut Takeover, failing: Option<Timestamp>, now: Timestamp) {
-    let Some(at) = failing.and_then(|at| at.checked_sub(DECIDED_WITHIN).ok()) else { return };
+    let Some(at) = failing.and_then(|at| at.checked_sub(LOOK_AND_TICK).ok()) else { return };
     if at >= takeover.fault_at {
         return;
     }

@@ -23,7 +23,7 @@ const LOOKS: Duration = Duration::from_secs(3);
 
 /// From the last answer to the first list without the broker, at most. By Kafka's defaults no session ends so
 /// soon after a death: it lasts 9 s from the last heartbeat, and heartbeats are 2 s apart.
-const SESSION: Duration = Duration::from_secs(6);
+const BEFORE_ANY_SESSION_ENDS: Duration = Duration::from_secs(6);
 
 /// The controller holds a fetch back until its log grows, for at most this long, and counts the broker as
 /// heard when it answers (`KafkaRaftClient`, `MAX_FETCH_WAIT_MS`), whether that still lives or not. No
@@ -166,7 +166,7 @@ impl Departures {
             return false;
         };
         let watched = unlisted.since(*listed) <= LOOKS && probes.without_a_hole();
-        let in_time = listed.since(failing) <= LEAVING && unlisted.since(answered) <= SESSION;
+        let in_time = listed.since(failing) <= LEAVING && unlisted.since(answered) <= BEFORE_ANY_SESSION_ENDS;
         // It was listed while nobody heard it: it had fallen silent before.
         let heard = heard.is_none_or(|heard| listed.since(heard) <= LEAVING);
         watched && in_time && heard && kept(failing)
