@@ -3,7 +3,7 @@
 mod address;
 mod await_isr;
 mod locks;
-mod unregistered;
+mod lost_registration;
 
 use std::sync::Mutex;
 use std::sync::PoisonError;

@@ -5,9 +5,9 @@
 
 mod doubts;
 mod home;
+mod lost_registration;
 mod standbys;
 mod together;
-mod unregistered;
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::unregistered::Unlisted;
+use super::lost_registration::Unlisted;
 use super::{Context, LOOK_AGAIN};
 use crate::event::What;
 use crate::model::{BrokerId, Moment, human};
