@@ -25,7 +25,8 @@ use crate::health_signal::peer::Peer;
 use kafka::security::SecurityConfig;
 use kafka::wire::{Connection, Controller, MetadataSeen, Registration, Topics, WireError};
 use kafka::{Dialer, Dialers};
-use recovery::model::{BrokerId, Endpoint, PartitionView, human};
+use recovery::model::{BrokerId, Endpoint, PartitionView};
+use recovery::plan::unregister;
 use recovery::ports::{Clock, Cluster, Note, Reach, Standing, StepError, Unregistered, chain};
 
 pub(super) const DRIVER: &str = "kafka";
@@ -39,8 +40,6 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long the controller may take over `UnregisterBroker`, which it writes to its log first. Past this the
 /// broker is started without knowing: waiting on would cost more than the old session's remainder.
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(3);
-/// What was looked at before `UnregisterBroker` is sent counts for this long.
-const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How the cluster is reached.
 #[derive(Debug, Clone, Deserialize, schemars::JsonSchema)]
@@ -255,22 +254,8 @@ impl KafkaCluster {
         let survivor = self.survivor(Some(broker), Topics::None).await;
         let (via, mut connection, _) = survivor.map_err(|failures| no_survivor(broker, &failures))?;
         let seen = connection.describe_cluster(ANSWER_LIMIT).await.map_err(|error| chain(&error))?;
-        match seen.brokers.get(&broker) {
-            Some(Registration::Unfenced) => {}
-            Some(Registration::Fenced) => {
-                return Err(format!("broker {broker} is fenced already (by {via})"));
-            }
-            None => return Err(format!("broker {broker} is not registered, or fenced already (by {via})")),
-        }
-        let up = |id: &&BrokerId| seen.brokers.get(*id) == Some(&Registration::Unfenced);
-        let down: Vec<String> = sharing.iter().filter(|id| !up(id)).map(ToString::to_string).collect();
-        if down.is_empty() {
-            return Ok(());
-        }
-        Err(format!(
-            "broker {broker} shares partitions with {}, which is down too (by {via})",
-            down.join(", ")
-        ))
+        let fenced = seen.brokers.into_iter().map(|(id, is)| (id, is == Registration::Fenced)).collect();
+        unregister::still_right(broker, sharing, &fenced).map_err(|why| format!("{why} (by {via})"))
     }
 
     /// Asks any broker but `broker`.
@@ -431,11 +416,7 @@ impl Cluster for KafkaCluster {
             Ok((connection, ())) => connection,
             Err(why) => return Unregistered::NotSent { why },
         };
-        // The request names a broker and no incarnation of it. If this host stood still on the way here, the
-        // one that is registered by now may be somebody else's new one.
-        let took = SystemClock.now().mono.since(begun);
-        if took > LOOKED_WITHIN {
-            let why = format!("it took {} to look, so what was seen may be over", human(took));
+        if let Err(why) = unregister::fresh(SystemClock.now().mono.since(begun)) {
             return Unregistered::NotSent { why };
         }
         match controller.unregister_broker(broker, UNREGISTER_LIMIT).await {

@@ -5,6 +5,7 @@
 
 mod predict;
 mod step;
+pub mod unregister;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,10 +19,8 @@ use crate::observe::Observation;
 use crate::policy::Policy;
 
 pub use crate::model::Phase;
-pub use step::{OnFailure, Proves, Step, Undo, Unregister};
-
-/// Above this many partitions the controller refuses `UnregisterBroker` (error 44, measured on 4.3.1).
-pub const UNREGISTER_PARTITION_LIMIT: usize = 10_000;
+pub use step::{OnFailure, Proves, Step, Undo};
+pub use unregister::Unregister;
 
 /// Steps that run side by side. The next stage waits for all of them, but for what [`Step::outlasts`] this
 /// one.
@@ -157,7 +156,7 @@ pub fn plan(
     }
     let unregister = match takeover.unregistered {
         true => Unregister::Wait { why: "there is none: it was removed while the broker lived".to_owned() },
-        false => unregister(broker, topology, seen),
+        false => unregister::planned(broker, topology, seen),
     };
     // Not beside Kafka's start, which would wait for its record, and not before, for it is of no use without
     // new leaders.
@@ -268,36 +267,4 @@ fn prepare(broker: &Broker, freed: bool) -> Stage {
     }
     steps.push(Step::AttachStorage { broker: id, log_dirs: broker.log_dirs.clone() });
     Stage { phase: Phase::Prepare, steps }
-}
-
-/// The rule under which a dead broker's registration is removed. Each condition was measured to matter.
-///
-/// That the fence is proven (1), or for a restart in place that nothing of the broker runs here, and that
-/// this host is ready to start (6) hold by the order of the stages. The step looks again at (2) and (4) on
-/// the controller, right before it sends.
-fn unregister(broker: &Broker, topology: &Topology, seen: &Observation) -> Unregister {
-    let id = broker.id;
-    let wait = |why: String| Unregister::Wait { why };
-    if !topology.controllers_known {
-        return wait("the controllers' listeners are not configured (cluster.controllers)".into());
-    }
-    let Some(view) = &seen.partitions else {
-        return wait("the partitions of the cluster have not been read".into());
-    };
-    match seen.brokers.get(&id).and_then(|b| b.listed) {
-        Some(true) => {}
-        Some(false) => {
-            return wait("the controller has fenced the broker already, or it was stopped cleanly".into());
-        }
-        None => return wait("no surviving broker said whether the broker is still registered".into()),
-    }
-    let count = view.of(id).count();
-    if count >= UNREGISTER_PARTITION_LIMIT {
-        return wait(format!("{count} partitions: the controller refuses from {UNREGISTER_PARTITION_LIMIT}"));
-    }
-    let sharing = view.sharing(id);
-    if let Some(down) = sharing.iter().find(|b| !seen.is_well(**b)) {
-        return wait(format!("broker {down}, which shares partitions with it, is down or suspect"));
-    }
-    Unregister::Use { sharing }
 }

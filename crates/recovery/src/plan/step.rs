@@ -7,23 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::unregister::Unregister;
 use crate::model::{BrokerId, HostName, Phase, human};
-
-/// Whether the dead broker's registration is removed, and why (not).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "unregister", rename_all = "snake_case")]
-pub enum Unregister {
-    /// Sent once, to the active controller, if it still holds when the moment comes.
-    Use {
-        /// Brokers that share partitions with this one: each must be up at the moment of sending.
-        sharing: BTreeSet<BrokerId>,
-    },
-    /// The old session has to expire first.
-    Wait {
-        /// The condition that does not hold.
-        why: String,
-    },
-}
 
 /// One change to the world, or one look at it. Plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
