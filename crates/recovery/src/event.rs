@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::Decision;
+use crate::decide::Decision;
 use crate::model::{BrokerId, Checked, Epoch, HostName, Outcome};
 use crate::plan::{Phase, Plan};
 use crate::ports::Note;

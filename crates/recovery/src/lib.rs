@@ -11,7 +11,6 @@
 
 pub mod cycle;
 pub mod decide;
-pub mod decision;
 pub mod departure;
 pub mod event;
 pub mod execute;

@@ -3,7 +3,10 @@
 //! Deliberately absent: any path to [`Decision::TakeOver`] on one witness, on stale evidence, or on a
 //! timer alone.
 
+mod decision;
 mod doubts;
+mod escalate;
+mod hold;
 mod home;
 mod lost_registration;
 mod standbys;
@@ -13,9 +16,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use decision::{Decision, Takeover};
+pub use escalate::EscalateReason;
+pub use hold::{Budget, HoldReason};
 pub use together::{Accounted, Failure, failures};
 
-pub use crate::decision::{Budget, Decision, EscalateReason, HoldReason, Takeover};
 use crate::departure::SeenBy;
 use crate::experience;
 use crate::model::{

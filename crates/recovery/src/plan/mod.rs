@@ -13,7 +13,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::Takeover;
+use crate::decide::Takeover;
 use crate::model::{Broker, BrokerId, Cause, Epoch, HostName, Part, Prediction, Topology, human};
 use crate::observe::Observation;
 use crate::policy::Policy;

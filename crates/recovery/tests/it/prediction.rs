@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fakes::{BROKER, World};
 use jiff::{SignedDuration, Timestamp};
-use recovery::decision::Takeover;
+use recovery::decide::Takeover;
 use recovery::model::{
     Attempt, Basis, BrokerId, Cause, Epoch, Evidence, Fact, HostName, LedgerReading, LedgerStanding, LogTail,
     Moment, Now, Phase, Prediction, Topology, VolumeUse,

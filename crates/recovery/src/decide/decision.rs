@@ -1,16 +1,13 @@
 //! What can be decided about a broker, and every reason not to act. Plain data.
 
-mod escalate;
-mod hold;
-
 use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use self::escalate::EscalateReason;
-pub use self::hold::{Budget, HoldReason};
+use super::escalate::EscalateReason;
+use super::hold::HoldReason;
 use crate::model::{BrokerId, Cause, Epoch, HostName, Succession};
 
 /// What to do about one broker now.
