@@ -246,31 +246,20 @@ impl Run {
         let seconds = Duration::from_secs;
         Policy {
             mode: if self.scenario.approve { Mode::Approve } else { Mode::Auto },
-            host_down_after: Duration::from_millis(1_500),
             hung_after: seconds(8),
             process_down_after: seconds(8),
-            controller_silent_for: seconds(1),
-            max_brokers_down: 1,
-            max_percent_down: 50,
             mass_failure_window: match self.scenario.bug {
                 Some(Bug::EndlessWindow) => Duration::MAX,
                 _ => WINDOW,
             },
-            stale_after: seconds(3),
-            claim_silent_after: seconds(15),
-            restart_after: Duration::from_millis(500),
             boot_patience: match self.scenario.bug {
                 Some(Bug::BlindToBoots | Bug::NoBootPatience) => Duration::ZERO,
-                _ => seconds(30),
+                _ => Policy::default().boot_patience,
             },
-            restart_tries: 2,
-            restart_window: seconds(600),
             takeovers_per_broker: PER_BROKER,
             takeovers_per_cluster: PER_CLUSTER,
-            budget_window: seconds(3600),
-            step_in_after: seconds(5),
             rejoin_patience: seconds(60),
-            rejoin_restarts: 2,
+            ..Policy::default()
         }
     }
 }

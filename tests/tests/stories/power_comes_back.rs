@@ -14,13 +14,16 @@ use e2e::{Fault, Lab, eventually, story};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use recovery::policy::Policy;
 use toml::{Table, Value};
 
 /// From the boot of one host to the next one's.
 const APART: Duration = Duration::from_secs(20);
 
 /// What `policy.boot_patience` is by default.
-const BOOT_PATIENCE: Duration = Duration::from_secs(30);
+fn boot_patience() -> Duration {
+    Policy::default().boot_patience
+}
 
 /// The guarded brokers, in the order in which they boot.
 const GUARDED: [i32; 3] = [3, 2, VICTIM];
@@ -77,7 +80,7 @@ fn nobody_is_taken_over_because_others_booted_first(scenario: &Scenario<'_>) -> 
     };
     eventually("every broker to be healthy by every ledger", PATIENCE, all_healthy)?;
     // Nor is anybody claimed later, when nobody is waited for any more.
-    thread::sleep(BOOT_PATIENCE);
+    thread::sleep(boot_patience());
     all_healthy()?;
     scenario.ensure_not_started()
 }
@@ -96,7 +99,7 @@ fn who_stays_away_is_taken_over(scenario: &Scenario<'_>, agent: &Arc<Agent>) -> 
     }
     watch.wait_rejoined(fault, PATIENCE)?;
     let waited = last.elapsed();
-    ensure!(waited >= BOOT_PATIENCE, "taken over {waited:?} after the last one began to boot");
+    ensure!(waited >= boot_patience(), "taken over {waited:?} after the last one began to boot");
     let status = scenario.decided_by(agent, "healthy", PATIENCE)?;
     ensure!(status["epoch"] == 1, "not one takeover: {status}");
     scenario.ensure_runs_on(agent.host().name())

@@ -18,7 +18,7 @@ use recovery::policy::{Mode, Policy};
 
 use super::document::Document;
 use super::problem::Problem;
-use super::raw::{Raw, RawAgent, RawPolicy, RawStandby};
+use super::raw::{Raw, RawAgent, RawStandby};
 use super::{BrokerConfig, Config, fences, shape};
 use crate::world::OURSELVES;
 
@@ -201,7 +201,7 @@ impl Check<'_> {
     }
 
     fn policy(&mut self, mode: Option<Mode>) -> Option<Policy> {
-        let raw: RawPolicy = self.doc.read("policy").unwrap_or_default();
+        let raw: Policy = self.doc.read("policy").unwrap_or_default();
         self.long_enough("host_down_after", raw.host_down_after, kafka_probe::PERIOD * 3, "three probes");
         self.long_enough("hung_after", raw.hung_after, raw.host_down_after, "host_down_after");
         self.long_enough(
@@ -241,28 +241,7 @@ impl Check<'_> {
             let key = format!("policy.{name}");
             self.doc.problem(&key, "would never allow a takeover", "set it to 1 or more");
         }
-        Some(Policy {
-            mode: mode?,
-            host_down_after: raw.host_down_after,
-            hung_after: raw.hung_after,
-            process_down_after: raw.process_down_after,
-            controller_silent_for: raw.controller_silent_for,
-            max_brokers_down: raw.max_brokers_down,
-            max_percent_down: raw.max_percent_down,
-            mass_failure_window: raw.mass_failure_window,
-            stale_after: raw.stale_after,
-            claim_silent_after: raw.claim_silent_after,
-            restart_after: raw.restart_after,
-            boot_patience: raw.boot_patience,
-            restart_tries: raw.restart_tries,
-            restart_window: raw.restart_window,
-            takeovers_per_broker: raw.takeovers_per_broker,
-            takeovers_per_cluster: raw.takeovers_per_cluster,
-            budget_window: raw.budget_window,
-            step_in_after: raw.step_in_after,
-            rejoin_patience: raw.rejoin_patience,
-            rejoin_restarts: raw.rejoin_restarts,
-        })
+        Some(Policy { mode: mode?, ..raw })
     }
 
     fn long_enough(&mut self, name: &str, value: Duration, least: Duration, what: &str) {

@@ -216,28 +216,7 @@ impl World {
     /// The defaults, in mode auto.
     #[must_use]
     pub fn policy() -> Policy {
-        Policy {
-            mode: Mode::Auto,
-            host_down_after: Duration::from_millis(1_500),
-            hung_after: Duration::from_secs(30),
-            process_down_after: Duration::from_secs(60),
-            controller_silent_for: Duration::from_secs(1),
-            max_brokers_down: 1,
-            max_percent_down: 50,
-            mass_failure_window: Duration::from_secs(300),
-            stale_after: Duration::from_secs(3),
-            claim_silent_after: Duration::from_secs(15),
-            restart_after: Duration::from_millis(500),
-            boot_patience: Duration::from_secs(30),
-            restart_tries: 2,
-            restart_window: Duration::from_secs(600),
-            takeovers_per_broker: 3,
-            takeovers_per_cluster: 5,
-            budget_window: Duration::from_secs(3600),
-            step_in_after: Duration::from_secs(5),
-            rejoin_patience: Duration::from_secs(300),
-            rejoin_restarts: 2,
-        }
+        Policy { mode: Mode::Auto, ..Policy::default() }
     }
 
     pub(crate) fn fault(&self, step: &'static str) -> Result<(), StepError> {
