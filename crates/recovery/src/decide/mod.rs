@@ -292,6 +292,7 @@ impl Case<'_> {
         let (fault_at, source) = self.fault(standing);
         let mut because = sentences(self.broker, self.seen);
         because.extend((cause != Cause::Planned).then_some(source));
+        because.extend((cause != Cause::Planned && *from != self.topology.here).then(|| self.ranking()));
         Takeover {
             broker: self.broker,
             from: from.clone(),

@@ -6,6 +6,16 @@ use std::time::Duration;
 use super::{Case, Decision, EscalateReason, HoldReason, hold};
 use crate::model::{Acked, Broker, Candidate, Check, FencedIn, HostName, LedgerStanding};
 
+/// Where a standby stands among those that may take the broker over: the least is the best.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    /// One of its own checks says that its takeover would fail.
+    last: bool,
+    /// By rack, then by rank.
+    order: (usize, u32),
+    host: &'a HostName,
+}
+
 impl Case<'_> {
     /// A better standby has `step_in_after` to act before the next one does. One whose own checks say that
     /// its takeover would fail comes after all for which they do not.
@@ -20,29 +30,52 @@ impl Case<'_> {
                 HoldReason::StandbyFull { owns }
             });
         }
-        let failing = self.failing();
-        let standby = &self.topology.standby;
-        let order = self.order(standby.rank, standby.rack.as_ref());
-        let ours = (failing.is_some(), order, &self.topology.here);
-        let mut ahead: Vec<_> = self
-            .candidates()
-            .into_iter()
-            .filter(|(_, candidate)| self.has_room(candidate))
-            .map(|(host, candidate)| {
-                let last = candidate.not_ready.contains_key(&self.broker);
-                (last, self.order(candidate.rank, candidate.rack.as_ref()), host)
-            })
-            .filter(|theirs| *theirs < ours)
-            .collect();
-        ahead.sort_unstable();
-        let (.., first) = ahead.first()?;
-        let turn = self.policy.step_in_after * u32::try_from(ahead.len()).unwrap_or(u32::MAX);
-        let step_in = turn.saturating_sub(self.due_for());
+        let places = self.places();
+        let ahead = places.iter().take_while(|place| *place.host != self.topology.here).count();
+        let (first, ahead) = (places.first()?, u32::try_from(ahead).unwrap_or(u32::MAX));
+        let step_in = (self.policy.step_in_after * ahead).saturating_sub(self.due_for());
         (!step_in.is_zero()).then(|| HoldReason::OthersFirst {
-            host: (*first).clone(),
+            host: first.host.clone(),
             step_in,
-            failing: failing.map(ToString::to_string),
+            failing: self.failing().map(ToString::to_string),
         })
+    }
+
+    /// This host and the others that may take the broker over, the best first.
+    fn places(&self) -> Vec<Place<'_>> {
+        let place =
+            |host, last, rank, rack: Option<&'_ String>| Place { last, order: self.order(rank, rack), host };
+        let standby = &self.topology.standby;
+        let here = place(&self.topology.here, self.failing().is_some(), standby.rank, standby.rack.as_ref());
+        let others = self.candidates().into_iter().filter(|(_, candidate)| self.has_room(candidate));
+        let others = others.map(|(host, candidate)| {
+            let last = candidate.not_ready.contains_key(&self.broker);
+            place(host, last, candidate.rank, candidate.rack.as_ref())
+        });
+        let mut places: Vec<Place<'_>> = others.chain([here]).collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// Why this host and no other standby, as a sentence: in which order they go, and who does not.
+    pub(super) fn ranking(&self) -> String {
+        let places = self.places();
+        let wanted = self.topology.brokers.get(&self.broker).map_or(0, |broker| broker.racks.len());
+        let told = places.iter().map(|Place { last, order: (rack, rank), host }| {
+            let here = if **host == self.topology.here { ", this host" } else { "" };
+            let rack = if *rack < wanted { ", in a rack that the broker wants" } else { "" };
+            let last = if *last { ", last because a check fails there" } else { "" };
+            format!("{host} (rank {rank}{rack}{here}{last})")
+        });
+        let mut said = format!("the standbys, best first: {}", told.collect::<Vec<_>>().join(", "));
+        let serves = |candidate: &Candidate| candidate.serves.contains(&self.broker);
+        let peers = self.seen.peers.iter().filter(|(_, peer)| peer.candidate.as_ref().is_some_and(serves));
+        let out = peers.map(|(host, _)| host).filter(|host| places.iter().all(|place| place.host != *host));
+        let out: Vec<String> = out.map(ToString::to_string).collect();
+        if !out.is_empty() {
+            said.push_str(&format!("; fenced, full, suspected or given up: {}", out.join(", ")));
+        }
+        said
     }
 
     /// A switchover that came to nothing has left the broker stopped and its address with nobody. Its owner

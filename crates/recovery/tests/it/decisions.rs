@@ -8,9 +8,9 @@ use fakes::{BROKER, World};
 use jiff::Timestamp;
 use recovery::decide::{Decision, HoldReason, decide};
 use recovery::model::{
-    Attempt, Broker, BrokerId, Cause, Epoch, EpochState, Evidence, Fact, Instruction, LedgerReading,
-    LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome,
-    QuorumView, Topology,
+    Attempt, Broker, BrokerId, Candidate, Cause, Epoch, EpochState, Evidence, Fact, Instruction,
+    LedgerReading, LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView,
+    ProbeOutcome, QuorumView, Topology,
 };
 use recovery::observe::{Board, Observation, observe};
 
@@ -98,6 +98,37 @@ fn the_agent_on_a_suspected_host_is_a_witness_as_well() {
     board.record(Evidence { signal: "test", at: seconds(200), fact: Fact::Peer(view) });
     let decision = decided(&board);
     assert!(matches!(decision, Decision::TakeOver { .. }), "{decision:?}");
+}
+
+/// Somebody who asks later why this standby and no other finds it with the plan.
+#[test]
+fn a_takeover_says_why_this_standby_and_no_other() {
+    let down = [BROKER, OTHER].map(|id| (id, ProbeOutcome::Refused)).into();
+    let mut board = board(&down, 200);
+    let standby = |rank, carries: &[i32]| Candidate {
+        rank,
+        rack: None,
+        serves: [BROKER, OTHER].into(),
+        carries: carries.iter().copied().map(BrokerId).collect(),
+        limit: 1,
+        unfit: None,
+        not_ready: BTreeMap::new(),
+    };
+    for (host, candidate) in
+        [("standby-2", standby(10, &[])), ("standby-3", standby(200, &[])), ("standby-4", standby(1, &[9]))]
+    {
+        let (brokers, local) = (BTreeMap::new(), BTreeMap::new());
+        let (candidate, nfs_client) = (Some(candidate), None);
+        let view =
+            PeerView { host: host.into(), brokers, stalled: BTreeSet::new(), local, candidate, nfs_client };
+        board.record(Evidence { signal: "test", at: seconds(200), fact: Fact::Peer(view) });
+    }
+    // The better one has had its turn.
+    let decision = decide(BROKER, &seen(&board, 200), &topology(), &World::policy());
+    let Decision::TakeOver(takeover) = decision else { panic!("{decision:?}") };
+    let why = "the standbys, best first: standby-2 (rank 10), standby-1 (rank 100, this host), standby-3 (rank 200); \
+               fenced, full, suspected or given up: standby-4";
+    assert!(takeover.because.iter().any(|clue| clue == why), "{:#?}", takeover.because);
 }
 
 /// The list is one broker's word, and may be old. An answer is the truth of the moment.
