@@ -6,9 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::Decision;
-use crate::model::{BrokerId, Checked, Epoch, HostName, Outcome};
+use crate::model::{BrokerId, Checked, Epoch, HostName, Note, Outcome};
 use crate::plan::{Phase, Plan};
-use crate::ports::Note;
 
 /// Something that happened, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,9 +9,9 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::event::What;
 use crate::journal::{Direction, Entry, EpochJournal, Intents};
-use crate::model::{Cause, HostName, Moment, Outcome, Prediction, human};
+use crate::model::{Cause, HostName, Moment, Note, Outcome, Prediction, human};
 use crate::plan::Phase;
-use crate::ports::{LedgerError, Note, Ports, StepError, chain};
+use crate::ports::{LedgerError, Ports, StepError, chain};
 use crate::progress::{IllegalEntry, Next, Progress, phases};
 use crate::steps::Context;
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{BrokerId, Cause, Epoch, HostName, Outcome, Succession};
+use crate::model::{BrokerId, Cause, Epoch, HostName, Note, Outcome, Succession};
 use crate::plan::Plan;
-use crate::ports::Note;
 
 /// The first record of every epoch's journal: who won it, when, and what they are going to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,8 +29,8 @@ pub use self::machine::{Machine, Met};
 use crate::event::Event;
 use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
-use crate::model::{BrokerId, Distrust, Epoch, HostName, Order, Orders};
-use crate::ports::{Cell, Clock, Ledger, LedgerError, Note};
+use crate::model::{BrokerId, Cell, Distrust, Epoch, HostName, Note, Order, Orders};
+use crate::ports::{Clock, Ledger, LedgerError};
 
 /// For how long what was found is not asked for again.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);

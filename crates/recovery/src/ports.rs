@@ -6,21 +6,21 @@
 //! - a call returns: whatever may hang has a deadline inside the driver;
 //! - no file system call on a path that may be dead runs on the caller's thread.
 
-mod cluster;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
-use crate::model::{BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Now, Order, Orders};
+use crate::model::{
+    BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Now, Order, Orders, PartitionView,
+};
 
-pub use cluster::{Advertised, Cluster, Reach, Standing, Unregistered};
+/// What the ports take and tell.
+pub use crate::model::{Advertised, Cell, Note, ProcessState, Proof, Reach, Standing, Unregistered};
 
 /// A cause of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -92,44 +92,6 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// What a step found or did, kept in the journal.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// One line for people.
-    pub text: String,
-    /// What was read, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub details: BTreeMap<String, String>,
-}
-
-impl Note {
-    /// A note without details.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), details: BTreeMap::new() }
-    }
-
-    /// Adds a detail.
-    #[must_use]
-    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
-        self.details.insert(name.to_owned(), value.to_string());
-        self
-    }
-}
-
-/// Proof that a host cannot write to a broker's log dirs. Made by drivers only, after reading back.
-///
-/// It is not `Deserialize` on purpose: a proof that was written down is history, not a proof.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub struct Proof {
-    /// The host that cannot write.
-    pub host: HostName,
-    /// The driver that read it back.
-    pub by: String,
-    /// What was read, for the journal.
-    pub note: Note,
 }
 
 /// A dated look at the cluster. Runs off the decision path, on its own task.
@@ -243,24 +205,6 @@ pub trait Address: Send + Sync {
     async fn check(&self) -> Result<Note, StepError>;
 }
 
-/// What the broker's process does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "process", rename_all = "snake_case")]
-pub enum ProcessState {
-    /// No process of this broker was started here, or it was stopped on request.
-    Absent,
-    /// It runs.
-    Running {
-        /// Its process id.
-        pid: i32,
-    },
-    /// It ended by itself.
-    Exited {
-        /// Exit status where known, and the last lines of its output.
-        why: String,
-    },
-}
-
 /// Runs a broker on this host.
 #[async_trait]
 pub trait BrokerHost: Send + Sync {
@@ -294,6 +238,32 @@ pub trait BrokerHost: Send + Sync {
     async fn prove_stopped(&self, broker: BrokerId, epoch: Epoch) -> Result<Proof, StepError>;
     /// Whether a takeover could start the broker here, for `check`. Changes nothing but scratch files.
     async fn check(&self, broker: BrokerId) -> Vec<Result<Note, StepError>>;
+}
+
+/// What only the cluster itself can say or do.
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// The cluster's id, from a surviving broker.
+    async fn id(&self) -> Result<String, StepError>;
+    /// How `broker` stands, told by a broker other than it.
+    async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
+    /// Whether what the cluster advertises for `broker` leads to it from this host, for a peer that asks. It
+    /// dials what a surviving broker says, and nothing that the peer names.
+    async fn reach(&self, broker: BrokerId) -> Reach;
+    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked
+    /// of the other brokers tell it, and none of them otherwise. An error if that cannot be known.
+    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError>;
+    /// Confirms that the metadata quorum has a leader that answers. An error says why none was found.
+    async fn quorum(&self) -> Result<(), StepError>;
+    /// How many bytes `broker` lacks in the partitions that have it out of ISR, beside their leaders' logs.
+    async fn behind(&self, broker: BrokerId) -> Result<u64, StepError>;
+    /// Every partition's replicas and ISR.
+    async fn partitions(&self) -> Result<PartitionView, StepError>;
+    /// Removes the registration of a dead broker: one request, to the active controller's own listener, only
+    /// if the broker is still registered and unfenced and all of `sharing` are up.
+    async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered;
+    /// Gives `broker` the partitions back that it prefers to lead and is in sync for, in batches.
+    async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError>;
 }
 
 /// Why the ledger did not do as asked.
@@ -343,16 +313,6 @@ pub enum LedgerError {
         /// The cause.
         source: BoxError,
     },
-}
-
-/// A small text in the ledger that is written by compare-and-set: which ledger it is, who has a host's name,
-/// where a broker's home is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cell {
-    /// Counts what was written to the cell, from 1.
-    pub version: u64,
-    /// What it holds, in one line.
-    pub text: String,
 }
 
 /// The shared, durable record of owners, epochs and what was done.

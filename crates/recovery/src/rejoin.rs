@@ -7,8 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::model::Moment;
-use crate::ports::Standing;
+use crate::model::{Moment, Standing};
 
 /// How far the broker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,8 +144,7 @@ impl Headway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{BrokerId, Endpoint};
-    use crate::ports::Advertised;
+    use crate::model::{Advertised, BrokerId, Endpoint};
 
     #[test]
     fn only_what_was_never_reached_before_is_headway() {

@@ -215,7 +215,7 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::Note;
+    use crate::model::Note;
 
     struct Nobody;
 

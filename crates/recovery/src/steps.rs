@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::event::{Event, What};
 use crate::journal::{Direction, EpochJournal};
-use crate::model::{BrokerId, HostName, Moment};
+use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered};
 use crate::plan::{Plan, Proves, Step, Unregister};
-use crate::ports::{Note, Ports, Proof, StepError, Unregistered, chain};
+use crate::ports::{Ports, StepError, chain};
 
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.

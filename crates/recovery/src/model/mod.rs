@@ -1,12 +1,16 @@
 //! The words of the domain: brokers, hosts, epochs, time, evidence, topology. Plain data, no I/O.
 
+mod cell;
 mod check;
+mod cluster;
 mod evidence;
 mod lock;
+mod note;
 mod order;
 mod partition;
 mod phase;
 mod prediction;
+mod process;
 mod standing;
 mod topology;
 
@@ -17,16 +21,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use cell::Cell;
 pub use check::{Check, CheckSeen, Checked, Verdict};
+pub use cluster::{Advertised, Reach, Standing, Unregistered};
 pub use evidence::{
     CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, MachineState,
     NfsClientId, PeerSaw, PeerView, ProbeOutcome, QuorumView, Unread, VolumeUse,
 };
 pub use lock::{Grace, HeldLock};
+pub use note::{Note, Proof};
 pub use order::{Acked, Instruction, Order, Orders};
 pub use partition::{PartitionView, Replication};
 pub use phase::Phase;
 pub use prediction::{Basis, LogScan, Part, Prediction};
+pub use process::ProcessState;
 pub use standing::{
     Attempt, Cause, EpochState, FencedIn, LedgerStanding, Outcome, PLACED, Removal, Succession,
 };

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Context, LOOK_AGAIN};
-use crate::model::HostName;
-use crate::ports::{Address, Note, StepError, chain};
+use crate::model::{HostName, Note};
+use crate::ports::{Address, StepError, chain};
 
 /// How long the old host's own agent may take to read in the ledger that the host is out, to end Kafka and to
 /// give the address up. Several times what it needs while it and its ledger are well.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::lost_registration::Unlisted;
 use super::{Context, LOOK_AGAIN};
 use crate::event::What;
-use crate::model::{BrokerId, Moment, human};
-use crate::ports::{Advertised, Note, ProcessState, Proof, Standing, StepError, chain};
+use crate::model::{Advertised, BrokerId, Moment, Note, ProcessState, Proof, Standing, human};
+use crate::ports::{StepError, chain};
 use crate::rejoin::{Headway, Measured, Rejoin, RejoinState};
 
 /// What moves slowly is measured this often: the answers of large brokers are not small.

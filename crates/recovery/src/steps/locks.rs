@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Context;
 use crate::event::What;
-use crate::model::{HeldLock, human};
+use crate::model::{HeldLock, Note, human};
 use crate::plan::Step;
-use crate::ports::{Note, StepError, Storage, chain};
+use crate::ports::{StepError, Storage, chain};
 
 /// Pause between two questions. Each is a process and a call to the storage.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::Context;
-use crate::model::{BrokerId, Moment, human};
+use crate::model::{BrokerId, Moment, Note, ProcessState, Standing, human};
 use crate::plan::Step;
-use crate::ports::{Note, ProcessState, Standing, StepError, chain};
+use crate::ports::{StepError, chain};
 
 /// For so long it must be seen, without a break, to serve and to have no registration, before it is killed.
 /// Other brokers hear of a registration within a second or so.

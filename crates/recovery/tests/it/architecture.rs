@@ -1,7 +1,8 @@
 //! Holds the walls: the core is pure, and dependencies inside the crate point one way.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Modules from the inside out. A module may use those before it, itself, and plain data.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -12,9 +13,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("experience", &["model", "observe"]),
     ("decide", &["model", "departure", "observe", "policy", "experience"]),
     ("plan", &["model", "observe", "policy", "decide", "experience"]),
-    ("journal", &["model", "plan", "ports"]),
+    ("journal", &["model", "plan"]),
+    ("event", &["model", "decide", "plan"]),
     ("progress", &["model", "plan", "journal"]),
-    ("rejoin", &["model", "ports"]),
+    ("rejoin", &["model"]),
     ("view", &["model", "observe", "policy"]),
 ];
 
@@ -39,15 +41,12 @@ const IMPURE: &[&str] = &[
 fn sources(module: &str) -> Vec<(String, String)> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let file = src.join(format!("{module}.rs"));
-    let paths = if file.exists() {
-        vec![file]
-    } else {
-        let dir = fs::read_dir(src.join(module)).expect("a module is a file or a folder");
-        let paths = dir.map(|entry| entry.expect("readable").path());
-        let is_code = |path: &std::path::PathBuf| path.is_file() && !path.ends_with("tests.rs");
-        paths.filter(is_code).collect()
-    };
-    let read = |path: std::path::PathBuf| {
+    let dir = fs::read_dir(src.join(module)).into_iter().flatten();
+    let paths = dir.map(|entry| entry.expect("readable").path()).chain([file]);
+    let is_code = |path: &PathBuf| path.is_file() && !path.ends_with("tests.rs");
+    let paths: Vec<PathBuf> = paths.filter(is_code).collect();
+    assert!(!paths.is_empty(), "{module} is a file or a folder");
+    let read = |path: PathBuf| {
         // Tests in a file of their own are declared where modules are, at the top.
         let text = fs::read_to_string(&path).expect("readable").replace("#[cfg(test)]\nmod tests;", "");
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -74,6 +73,27 @@ fn the_core_uses_only_what_lies_further_in() {
             }
         }
     }
+}
+
+#[test]
+fn no_modules_use_one_another_in_a_circle() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let names = fs::read_dir(src).expect("readable").map(|entry| entry.expect("readable").path());
+    let names = names.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+    let used = |module: &String| -> BTreeSet<String> {
+        let used = sources(module).into_iter().flat_map(|(_, code)| modules_used(&code));
+        used.filter(|used| used != module).collect()
+    };
+    let modules: BTreeSet<String> = names.filter(|name| name != "lib").collect();
+    let mut left: BTreeMap<String, BTreeSet<String>> =
+        modules.into_iter().map(|module| (module.clone(), used(&module))).collect();
+    // Whatever uses nothing that is left is in no circle.
+    loop {
+        let free = left.iter().find(|(_, used)| used.iter().all(|used| !left.contains_key(used)));
+        let Some(free) = free.map(|(module, _)| module.clone()) else { break };
+        left.remove(&free);
+    }
+    assert!(left.is_empty(), "these use one another in a circle: {left:#?}");
 }
 
 #[test]

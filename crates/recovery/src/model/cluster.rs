@@ -1,12 +1,10 @@
-//! The cluster as a port, and what it tells.
+//! What the cluster tells of a broker.
 
 use std::collections::BTreeSet;
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Note, StepError};
-use crate::model::{BrokerId, Endpoint, HostName, PartitionView};
+use super::{BrokerId, Endpoint, HostName};
 
 /// What came of `UnregisterBroker`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,30 +85,4 @@ pub enum Reach {
         /// Why.
         why: String,
     },
-}
-
-/// What only the cluster itself can say or do.
-#[async_trait]
-pub trait Cluster: Send + Sync {
-    /// The cluster's id, from a surviving broker.
-    async fn id(&self) -> Result<String, StepError>;
-    /// How `broker` stands, told by a broker other than it.
-    async fn standing(&self, broker: BrokerId) -> Result<Standing, StepError>;
-    /// Whether what the cluster advertises for `broker` leads to it from this host, for a peer that asks. It
-    /// dials what a surviving broker says, and nothing that the peer names.
-    async fn reach(&self, broker: BrokerId) -> Reach;
-    /// Whether the controller has a registration of `broker`, fenced or not, as most of those that were asked
-    /// of the other brokers tell it, and none of them otherwise. An error if that cannot be known.
-    async fn registered(&self, broker: BrokerId) -> Result<bool, StepError>;
-    /// Confirms that the metadata quorum has a leader that answers. An error says why none was found.
-    async fn quorum(&self) -> Result<(), StepError>;
-    /// How many bytes `broker` lacks in the partitions that have it out of ISR, beside their leaders' logs.
-    async fn behind(&self, broker: BrokerId) -> Result<u64, StepError>;
-    /// Every partition's replicas and ISR.
-    async fn partitions(&self) -> Result<PartitionView, StepError>;
-    /// Removes the registration of a dead broker: one request, to the active controller's own listener, only
-    /// if the broker is still registered and unfenced and all of `sharing` are up.
-    async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered;
-    /// Gives `broker` the partitions back that it prefers to lead and is in sync for, in batches.
-    async fn elect_preferred(&self, broker: BrokerId) -> Result<Note, StepError>;
 }
