@@ -1,4 +1,7 @@
-//! What is written down of a takeover: one journal an epoch, the claim first. Plain data.
+//! What is written down of a takeover: one journal an epoch, the claim first. Plain data, and the rules by
+//! which a ledger takes it.
+
+mod rules;
 
 use std::time::Duration;
 
@@ -7,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{BrokerId, Cause, Epoch, HostName, Note, Outcome, Succession};
 use crate::plan::Plan;
+
+pub use rules::{Head, Refused, may_append, may_claim, must_be_newest};
 
 /// The first record of every epoch's journal: who won it, when, and what they are going to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

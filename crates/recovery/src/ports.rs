@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::event::Event;
-use crate::journal::{Claim, Entry, EpochJournal, Record};
+use crate::journal::{Claim, Entry, EpochJournal, Record, Refused};
 use crate::model::{
     BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Now, Order, Orders, PartitionView,
 };
@@ -315,6 +315,24 @@ pub enum LedgerError {
     },
 }
 
+impl LedgerError {
+    /// What a claim or an append for `broker` comes to that the rules refuse.
+    #[must_use]
+    pub fn refused(broker: BrokerId, refused: Refused) -> Self {
+        let action = match &refused {
+            Refused::Taken { epoch, by } => return Self::Taken { broker, epoch: *epoch, by: by.clone() },
+            Refused::Superseded { ours, theirs } => {
+                return Self::Superseded { broker, ours: *ours, theirs: *theirs };
+            }
+            Refused::NotDue { epoch, .. } => format!("claim epoch {epoch} of broker {broker}"),
+            Refused::NeverClaimed { epoch } | Refused::Ended { epoch } => {
+                format!("add to epoch {epoch} of broker {broker}")
+            }
+        };
+        Self::Unavailable { action, source: refused.into() }
+    }
+}
+
 /// The shared, durable record of owners, epochs and what was done.
 #[async_trait]
 pub trait Ledger: Send + Sync {
@@ -343,9 +361,10 @@ pub trait Ledger: Send + Sync {
     async fn all(&self, broker: BrokerId) -> Result<Vec<EpochJournal>, LedgerError>;
     /// Wins `claim.plan.epoch`, by compare-and-set on the newest epoch, or says who has it. The claim becomes
     /// the first record of the epoch's journal, in one piece with the winning. An epoch that is open may only
-    /// be followed as [`EpochJournal::may_be_followed_by`] says.
+    /// be followed as [`may_claim`](crate::journal::may_claim) says.
     async fn claim(&self, claim: &Claim) -> Result<Record, LedgerError>;
-    /// Adds entries to an epoch's journal, durably and in order, unless a newer epoch exists.
+    /// Adds entries to an epoch's journal, durably and in order, as [`may_append`](crate::journal::may_append)
+    /// says.
     async fn append(
         &self,
         broker: BrokerId,

@@ -6,7 +6,7 @@ use std::future::pending;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use recovery::event::Event;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Record, may_claim};
 use recovery::model::{BrokerId, Epoch, EpochState, HostName, LedgerStanding, Order, Orders};
 use recovery::ports::{Cell, Ledger, LedgerError, Note};
 
@@ -111,23 +111,13 @@ impl Book {
         let entry = Entry::Claimed { claim: Box::new(claim.clone()) };
         let record = Record { seq: 0, at: claim.at, by: claim.by.clone(), entry };
         let epochs = &mut self.epochs[index(broker)];
-        let taken = |by: &HostName| Err(LedgerError::Taken { broker, epoch, by: by.clone() });
-        if let Some(had) = epochs.iter().find(|stored| stored.journal.epoch == epoch) {
-            if bug == Some(Bug::DoubleClaim) {
-                return Ok(record);
-            }
-            return taken(&had.journal.claim.by);
+        let holder = epochs.iter().find(|stored| stored.journal.epoch == epoch);
+        let holder = holder.map(|had| &had.journal.claim.by);
+        if holder.is_some() && bug == Some(Bug::DoubleClaim) {
+            return Ok(record);
         }
         let newest = epochs.last().map(|stored| &stored.journal);
-        let next = newest.map_or(Epoch(1), |journal| journal.epoch.next());
-        if epoch != next {
-            return Err(unavailable("claim an epoch that is not the next one"));
-        }
-        if let Some(newest) = newest
-            && !newest.may_be_followed_by(claim)
-        {
-            return taken(&newest.claim.by);
-        }
+        may_claim(claim, newest, holder).map_err(|refused| LedgerError::refused(broker, refused))?;
         let journal = EpochJournal { broker, epoch, claim: claim.clone(), records: vec![record.clone()] };
         epochs.push(Stored { journal, landed: vec![now] });
         Ok(record)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{Crash, World};
 use recovery::event::Event;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Head, Record, may_append, may_claim};
 use recovery::model::{BrokerId, Epoch, HostName, Order, Orders};
 use recovery::ports::{Cell, Clock, Ledger, LedgerError, Note};
 
@@ -84,7 +84,8 @@ impl Ledger for World {
         };
         let mut truth = self.truth();
         let journals = truth.journals.entry(broker).or_default();
-        may_claim(journals, claim)?;
+        let holder = journals.iter().find(|journal| journal.epoch == epoch).map(|had| &had.claim.by);
+        may_claim(claim, journals.last(), holder).map_err(|no| LedgerError::refused(broker, no))?;
         let records = vec![record.clone()];
         journals.push(EpochJournal { broker, epoch, claim: claim.clone(), records });
         if survives { Ok(record) } else { Err(unavailable("confirm: the agent died after")) }
@@ -102,8 +103,9 @@ impl Ledger for World {
         let survives = entries == [Entry::Alive] || self.write().await?;
         let mut truth = self.truth();
         let newest = truth.journals.get_mut(&broker).and_then(|j| j.last_mut());
+        let head = newest.as_deref().map(Head::of);
+        may_append(head.as_ref(), epoch, by).map_err(|no| LedgerError::refused(broker, no))?;
         let Some(journal) = newest else { return Err(unavailable("append: there is no claim")) };
-        may_append(journal, epoch, by)?;
         let first = journal.records.len() as u64;
         let records: Vec<Record> = (first..)
             .zip(entries)
@@ -179,42 +181,6 @@ impl Ledger for World {
         }
         Ok(Note::new("fake"))
     }
-}
-
-/// Whether the claim wins over what is there.
-fn may_claim(journals: &[EpochJournal], claim: &Claim) -> Result<(), LedgerError> {
-    let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
-    if let Some(holder) = journals.iter().find(|journal| journal.epoch == epoch) {
-        return Err(LedgerError::Taken { broker, epoch, by: holder.claim.by.clone() });
-    }
-    let newest = journals.last();
-    if epoch != newest.map(|journal| journal.epoch).unwrap_or_default().next() {
-        return Err(unavailable("claim: another epoch is due"));
-    }
-    match newest {
-        Some(open) if !open.may_be_followed_by(claim) => {
-            Err(LedgerError::Taken { broker, epoch: open.epoch, by: open.claim.by.clone() })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether `by` may add to `epoch`, of which `newest` is the newest there is.
-fn may_append(newest: &EpochJournal, epoch: Epoch, by: &HostName) -> Result<(), LedgerError> {
-    let broker = newest.broker;
-    if newest.epoch > epoch {
-        return Err(LedgerError::Superseded { broker, ours: epoch, theirs: newest.epoch });
-    }
-    if newest.epoch < epoch {
-        return Err(unavailable("append: the epoch was never claimed"));
-    }
-    if newest.claim.by != *by {
-        return Err(LedgerError::Taken { broker, epoch, by: newest.claim.by.clone() });
-    }
-    if newest.outcome().is_some() {
-        return Err(unavailable("append: the takeover has ended"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ use self::wire::{Change, Compare, KeyValue, Number, Range, Txn};
 use crate::fence::OptionValue;
 use recovery::event::Event;
 use recovery::format;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{self, Claim, Entry, EpochJournal, Record, Refused, may_append, may_claim};
 use recovery::model::{BrokerId, Epoch, HostName, Order, Orders};
 use recovery::ports::{BoxError, Cell, Ledger, LedgerError, Note};
 
@@ -261,27 +261,25 @@ impl EtcdLedger {
     async fn may_claim(&self, claim: &Claim, seen: &Seen) -> Result<Option<Compare>, Stop> {
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let due = seen.head.as_ref().map(|head| head.epoch).unwrap_or_default().next();
+        let mut holder = None;
         if epoch < due && epoch > Epoch::default() {
             let all = self.journals(broker, Epoch(1), seen).await?;
-            let holder = all.into_iter().find(|journal| journal.epoch == epoch);
-            let by = holder.map(|journal| journal.claim.by).unwrap_or_else(|| claim.by.clone());
-            return Err(LedgerError::Taken { broker, epoch, by }.into());
+            let had = all.into_iter().find(|journal| journal.epoch == epoch);
+            holder = Some(had.map(|journal| journal.claim.by).unwrap_or_else(|| claim.by.clone()));
         }
-        if epoch != due {
-            let why = format!("epoch {due} is due: this is not the ledger that the plan was made from");
-            return Err(unavailable(format!("claim epoch {epoch} of broker {broker}"), why).into());
-        }
-        let Some(newest) = self.newest(broker, seen).await? else { return Ok(None) };
-        let taken = LedgerError::Taken { broker, epoch: newest.epoch, by: newest.claim.by.clone() };
-        if !newest.may_be_followed_by(claim) {
-            return Err(taken.into());
-        }
+        let newest = self.newest(broker, seen).await?;
+        may_claim(claim, newest.as_ref(), holder.as_ref())
+            .map_err(|refused| LedgerError::refused(broker, refused))?;
+        let Some(newest) = newest else { return Ok(None) };
         if newest.outcome().is_some() {
             return Ok(None);
         }
         let claimant = self.keys.claimant(broker, newest.epoch);
         match self.gateway.get(&claimant).await? {
-            (Some(_), _) => Err(taken.into()),
+            (Some(_), _) => {
+                let (epoch, by) = (newest.epoch, newest.claim.by);
+                Err(LedgerError::Taken { broker, epoch, by }.into())
+            }
             (None, _) => Ok(Some(Compare::absent(&claimant))),
         }
     }
@@ -444,21 +442,13 @@ impl EtcdLedger {
 
 /// What the newest epoch is like, if `by` may add to `epoch`.
 fn writable(broker: BrokerId, epoch: Epoch, by: &HostName, head: Option<Head>) -> Result<Head, LedgerError> {
-    let action = || format!("add to epoch {epoch} of broker {broker}");
-    let Some(head) = head.filter(|head| head.epoch >= epoch) else {
-        let why = "it was never claimed here: this is not the ledger that it was claimed in";
-        return Err(unavailable(action(), why));
-    };
-    if head.epoch > epoch {
-        return Err(LedgerError::Superseded { broker, ours: epoch, theirs: head.epoch });
-    }
-    if head.by != *by {
-        return Err(LedgerError::Taken { broker, epoch, by: head.by });
-    }
-    if head.ended {
-        return Err(unavailable(action(), "the takeover has ended: look at `understudy history` for how"));
-    }
-    Ok(head)
+    let newest = head.as_ref().map(|head| {
+        let Head { epoch, by, ended, .. } = head.clone();
+        journal::Head { epoch, by, ended }
+    });
+    let refused = |refused| LedgerError::refused(broker, refused);
+    may_append(newest.as_ref(), epoch, by).map_err(refused)?;
+    head.ok_or_else(|| refused(Refused::NeverClaimed { epoch }))
 }
 
 /// Why an operation ends early.

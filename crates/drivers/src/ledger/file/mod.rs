@@ -34,7 +34,7 @@ use self::layout::{Root, failed, unavailable};
 use crate::off_path::off_path;
 use recovery::event::Event;
 use recovery::format;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Head, Record, may_append, may_claim};
 use recovery::ledger_signal::AT_ONCE;
 use recovery::model::{BrokerId, Epoch, HostName, Order, Orders};
 use recovery::ports::{Cell, Ledger, LedgerError, Note};
@@ -241,34 +241,26 @@ fn make_claim(root: &Root, claim: Claim, deadline: Instant) -> Result<Record, Le
     let (broker, epoch, by) = (claim.plan.broker, claim.plan.epoch, claim.by.clone());
     let dir = root.ensure_broker_dir(broker)?;
     let newest = layout::epochs(&dir)?.pop();
-    let due = newest.unwrap_or_default().next();
-    if epoch < due && epoch > Epoch::default() {
-        return Err(taken(broker, epoch, read(root, broker, epoch)?));
-    }
-    if epoch != due {
-        let why = format!("epoch {due} is due: this is not the ledger that the plan was made from");
-        return Err(unavailable(format!("claim epoch {epoch} of broker {broker}"), why));
-    }
-    if let Some(newest) = newest {
-        let before = read(root, broker, newest)?;
-        if !before.may_be_followed_by(&claim) {
-            return Err(taken(broker, newest, before));
+    let holder = match newest {
+        Some(newest) if epoch <= newest && epoch > Epoch::default() => {
+            Some(read(root, broker, epoch)?.claim.by)
         }
-    }
+        _ => None,
+    };
+    let before = newest.map(|newest| read(root, broker, newest)).transpose()?;
+    may_claim(&claim, before.as_ref(), holder.as_ref())
+        .map_err(|refused| LedgerError::refused(broker, refused))?;
     let claimed = Entry::Claimed { claim: Box::new(claim) };
     let record = Record { seq: 0, at: Timestamp::now(), by, entry: claimed };
     let (name, owner) = (layout::epoch_file(epoch), layout::file_name(&record.by.0));
     let line = record::encode(&json(std::slice::from_ref(&record))?);
     journal::in_time(deadline, || format!("claim epoch {epoch} of broker {broker}"))?;
     if !layout::publish(&dir, &name, &owner, line.as_bytes())? {
-        return Err(taken(broker, epoch, read(root, broker, epoch)?));
+        let by = read(root, broker, epoch)?.claim.by;
+        return Err(LedgerError::Taken { broker, epoch, by });
     }
     layout::clean(&dir, &owner, &dir.join(&name));
     Ok(record)
-}
-
-fn taken(broker: BrokerId, epoch: Epoch, holder: EpochJournal) -> LedgerError {
-    LedgerError::Taken { broker, epoch, by: holder.claim.by }
 }
 
 fn append(
@@ -295,14 +287,7 @@ fn append(
 fn must_be_newest(root: &Root, broker: BrokerId, ours: Epoch) -> Result<(), LedgerError> {
     root.has_ledger()?;
     let theirs = layout::epochs(&root.broker_dir(broker))?.pop().unwrap_or_default();
-    if theirs > ours {
-        return Err(LedgerError::Superseded { broker, ours, theirs });
-    }
-    if theirs < ours {
-        let why = "it was never claimed here: this is not the ledger that it was claimed in";
-        return Err(unavailable(format!("find epoch {ours} of broker {broker}"), why));
-    }
-    Ok(())
+    recovery::journal::must_be_newest(theirs, ours).map_err(|refused| LedgerError::refused(broker, refused))
 }
 
 /// The entries as the journal's next records, if `by` may add to it.
@@ -312,14 +297,9 @@ fn number(
     by: &HostName,
     entries: Vec<Entry>,
 ) -> Result<Vec<Record>, LedgerError> {
-    let EpochJournal { broker, epoch, claim, records } = journal;
-    if claim.by != *by {
-        return Err(LedgerError::Taken { broker: *broker, epoch: *epoch, by: claim.by.clone() });
-    }
-    if journal.outcome().is_some() {
-        let why = "the takeover has ended: look at `understudy history` for how";
-        return Err(unavailable(format!("add to epoch {epoch} of broker {broker}"), why));
-    }
+    let EpochJournal { broker, epoch, records, .. } = journal;
+    may_append(Some(&Head::of(journal)), *epoch, by)
+        .map_err(|refused| LedgerError::refused(*broker, refused))?;
     let numbers = records.len() as u64..;
     let record = |(seq, entry)| Record { seq, at, by: by.clone(), entry };
     Ok(numbers.zip(entries).map(record).collect())

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::record::{CELL, Flaw, PROBE, Proposal, Scope, What};
 use recovery::event::Event;
 use recovery::format;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Head, Record, Refused, may_append, may_claim};
 use recovery::model::{BrokerId, Epoch, HostName, Order, Orders};
 use recovery::ports::{Cell, LedgerError};
 
@@ -127,27 +127,23 @@ impl Book {
             if !same || records.len() > 1 || first.seq > 0 || epoch == Epoch::default() {
                 return impossible("it claims something else than its key says");
             }
-            return match due(newest) {
-                due if epoch > due => missing(broker, due),
-                due if epoch < due => Verdict::Void,
-                _ if newest.is_none_or(|newest| newest.may_be_followed_by(claim)) => Verdict::Counts,
-                _ => Verdict::Void,
+            return match may_claim(claim, newest, None) {
+                Ok(()) => Verdict::Counts,
+                Err(Refused::NotDue { due, .. }) if epoch > due => missing(broker, due),
+                Err(_) => Verdict::Void,
             };
         }
-        match newest {
-            Some(newest) if newest.epoch > epoch => Verdict::Void,
-            Some(newest) if newest.epoch == epoch => {
-                let length = newest.records.len() as u64;
-                if first.seq > length || first.seq == 0 {
-                    return Verdict::Impossible(format!(
-                        "record {} of epoch {epoch} of broker {broker} is here, and record {length} is missing",
-                        first.seq
-                    ));
-                }
-                let open = newest.outcome().is_none() && newest.claim.by == first.by;
-                if open && first.seq == length { Verdict::Counts } else { Verdict::Void }
-            }
-            _ => missing(broker, due(newest)),
+        let allowed = may_append(newest.map(Head::of).as_ref(), epoch, &first.by);
+        let length = newest.map_or(0, |newest| newest.records.len() as u64);
+        match allowed {
+            Err(Refused::Superseded { .. }) => Verdict::Void,
+            Err(Refused::NeverClaimed { .. }) => missing(broker, due(newest)),
+            _ if first.seq > length || first.seq == 0 => Verdict::Impossible(format!(
+                "record {} of epoch {epoch} of broker {broker} is here, and record {length} is missing",
+                first.seq
+            )),
+            Ok(()) if first.seq == length => Verdict::Counts,
+            _ => Verdict::Void,
         }
     }
 
@@ -225,22 +221,9 @@ impl Book {
     pub(super) fn may_claim(&self, claim: &Claim) -> Result<(), LedgerError> {
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let journals = self.epochs(broker)?;
-        let taken = |holder: &EpochJournal, epoch| {
-            Err(LedgerError::Taken { broker, epoch, by: holder.claim.by.clone() })
-        };
-        if let Some(holder) = journals.iter().find(|journal| journal.epoch == epoch) {
-            return taken(holder, epoch);
-        }
-        let newest = journals.last();
-        let due = due(newest);
-        if epoch != due {
-            let why = format!("epoch {due} is due: this is not the ledger that the plan was made from");
-            return Err(unavailable(format!("claim epoch {epoch} of broker {broker}"), why));
-        }
-        match newest {
-            Some(newest) if !newest.may_be_followed_by(claim) => taken(newest, newest.epoch),
-            _ => Ok(()),
-        }
+        let holder = journals.iter().find(|journal| journal.epoch == epoch);
+        may_claim(claim, journals.last(), holder.map(|holder| &holder.claim.by))
+            .map_err(|refused| LedgerError::refused(broker, refused))
     }
 
     /// The number of the next record of `epoch`, if `by` may add to it.
@@ -254,21 +237,9 @@ impl Book {
         by: &HostName,
     ) -> Result<u64, LedgerError> {
         let newest = self.epochs(broker)?.last();
-        let theirs = newest.map_or(Epoch::default(), |newest| newest.epoch);
-        let refused = |why: &str| unavailable(format!("add to epoch {ours} of broker {broker}"), why);
-        match newest {
-            _ if theirs > ours => Err(LedgerError::Superseded { broker, ours, theirs }),
-            Some(newest) if theirs == ours => {
-                if newest.claim.by != *by {
-                    return Err(LedgerError::Taken { broker, epoch: ours, by: newest.claim.by.clone() });
-                }
-                if newest.outcome().is_some() {
-                    return Err(refused("the takeover has ended: look at `understudy history` for how"));
-                }
-                Ok(newest.records.len() as u64)
-            }
-            _ => Err(refused("it was never claimed here: this is not the ledger that it was claimed in")),
-        }
+        may_append(newest.map(Head::of).as_ref(), ours, by)
+            .map_err(|refused| LedgerError::refused(broker, refused))?;
+        Ok(newest.map_or(0, |newest| newest.records.len() as u64))
     }
 
     /// Whether proposal `id` counts; `None` until it was read.
