@@ -37,11 +37,14 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Drivers begin with "WARNING: " what is no error and probably not meant.
     fn ok(item: impl ToString, says: impl Into<String>) -> Self {
-        let says = says.into();
-        let verdict = if says.contains("WARNING: ") { Verdict::Warn } else { Verdict::Ok };
-        Self { item: item.to_string(), verdict, says, remedy: String::new() }
+        Self { item: item.to_string(), verdict: Verdict::Ok, says: says.into(), remedy: String::new() }
+    }
+
+    /// What a driver found, which may warn.
+    fn note(item: impl ToString, note: &Note) -> Self {
+        let verdict = if note.warnings.is_empty() { Verdict::Ok } else { Verdict::Warn };
+        Self { verdict, ..Self::ok(item, note.to_string()) }
     }
 
     fn warn(item: impl ToString, says: impl Into<String>, remedy: &str) -> Self {
@@ -54,7 +57,7 @@ impl Item {
 
     fn of(item: impl ToString, result: Result<Note, StepError>, remedy: &str) -> Self {
         match result {
-            Ok(note) => Self::ok(item, note.text),
+            Ok(note) => Self::note(item, &note),
             Err(error) => Self::fail(item, chain(&error), remedy),
         }
     }

@@ -257,7 +257,7 @@ impl Address for SecondaryIp {
         }
         let said = if was_here { "was on" } else { "moved to" };
         let text = format!("{} {said} {own}, and no other interface has it; {}", self.address, link.text);
-        let mut note = Note { text, details: link.details }.with("network_interface", &own.id);
+        let mut note = Note { text, ..link }.with("network_interface", &own.id);
         if !was_here {
             note = note.with(PLACED, true);
         }

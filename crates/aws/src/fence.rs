@@ -328,15 +328,15 @@ impl Fence for Stop {
                 return Err(self.refused(&action, why));
             }
         }
-        let mut text = format!("{machine}, it is {host}, and this host may stop it");
-        if let Some(group) = machine.group() {
-            text.push_str(&format!(
-                ". WARNING: the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or \
+        let text = format!("{machine}, it is {host}, and this host may stop it");
+        let replaced = machine.group().map(|group| {
+            format!(
+                "the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or \
                  suspend ReplaceUnhealthy"
-            ));
-        }
+            )
+        });
         let power = if machine.is_off() { "off" } else { "on" };
-        Ok(note(&machine, text).with(POWER, power))
+        Ok(note(&machine, text).warn(replaced).with(POWER, power))
     }
 
     async fn has_power(&self, _host: &HostName) -> Option<bool> {

@@ -14,12 +14,6 @@ pub(super) struct Granted {
     pub(super) inner: Arc<dyn Storage>,
 }
 
-/// Two notes in one.
-pub(super) fn both(first: Note, second: Note) -> Note {
-    let details = first.details.into_iter().chain(second.details).collect();
-    Note { text: format!("{}; {}", first.text, second.text), details }
-}
-
 #[async_trait]
 impl Storage for Granted {
     fn name(&self) -> &'static str {
@@ -28,13 +22,13 @@ impl Storage for Granted {
 
     async fn attach(&self, epoch: Epoch) -> Result<Note, StepError> {
         let granted = self.grant.admit(epoch).await?;
-        Ok(both(granted, self.inner.attach(epoch).await?))
+        Ok(granted.and(self.inner.attach(epoch).await?))
     }
 
     /// What is still mounted keeps its access: an unmount without it hangs.
     async fn release(&self) -> Result<Note, StepError> {
         let released = self.inner.release().await?;
-        Ok(both(released, self.grant.withdraw().await?))
+        Ok(released.and(self.grant.withdraw().await?))
     }
 
     async fn withdraw(&self) -> Result<Note, StepError> {
@@ -59,7 +53,7 @@ impl Storage for Granted {
 
     async fn check(&self) -> Result<Note, StepError> {
         let (granted, inner) = tokio::join!(self.grant.check(), self.inner.check());
-        Ok(both(granted?, inner?))
+        Ok(granted?.and(inner?))
     }
 
     async fn unlinks(&self) -> Result<Note, StepError> {

@@ -306,11 +306,9 @@ impl Snapshots {
             deleted.extend(gone);
             left.extend(why);
         }
-        let text = match left.as_slice() {
-            [] => String::new(),
-            left => format!("; WARNING: old snapshots were not deleted ({})", left.join("; ")),
-        };
-        Note::new(text)
+        let all = (!left.is_empty()).then(|| format!("old snapshots were not deleted ({})", left.join("; ")));
+        Note::default()
+            .warn(all)
             .with("snapshots_deleted", deleted.join(", "))
             .with("snapshots_not_deleted", left.join("; "))
     }
@@ -360,26 +358,29 @@ impl Snapshots {
         let looks = timeout(self.timeout, looks)
             .await
             .unwrap_or_else(|_| vec![Err(format!("no answer within {}", human(self.timeout)))]);
-        let (good, bad): (Vec<_>, Vec<_>) = looks.into_iter().partition(Result::is_ok);
-        let words = |all: Vec<Result<String, String>>| {
-            all.into_iter().map(|one| one.unwrap_or_else(|why| why)).collect::<Vec<_>>().join("; ")
-        };
-        if bad.is_empty() {
-            return Ok(Note::new(format!(
-                "snapshots can be taken of {} ({} are kept; whether the account may take and delete them is not tried)",
-                words(good),
-                self.keep
-            )));
+        let (mut good, mut bad) = (Note::default(), Vec::new());
+        for look in looks {
+            match look {
+                Ok(note) => good = good.and(note),
+                Err(why) => bad.push(why),
+            }
         }
-        let why = words(bad);
+        if bad.is_empty() {
+            let text = format!(
+                "snapshots can be taken of {} ({} are kept; whether the account may take and delete them is not tried)",
+                good.text, self.keep
+            );
+            return Ok(Note { text, ..good });
+        }
+        let why = bad.join("; ");
         if self.required {
             return Err(refused(format!("be sure of snapshots for broker {}", self.broker), why));
         }
-        Ok(Note::new(format!("WARNING: a takeover would go on without a snapshot: {why}")))
+        Ok(Note::warning(format!("a takeover would go on without a snapshot: {why}")))
     }
 
     /// One volume in words, or why no snapshot can be taken of it.
-    async fn look(&self, client: &Client, name: &str) -> Result<String, String> {
+    async fn look(&self, client: &Client, name: &str) -> Result<Note, String> {
         let failed = |error: ontap_client::Error| format!("{name}: {}", chain(&error));
         let volume = client.volume(&self.svm, name).await.map_err(failed)?;
         let volume = volume.ok_or_else(|| format!("there is no volume {name} in {}", self.svm))?;
@@ -388,19 +389,17 @@ impl Snapshots {
         }
         let found = client.snapshots(&volume.uuid).await.map_err(failed)?;
         let ours = found.iter().filter(|found| epoch_of(self.broker, &found.name).is_some()).count();
+        let mut little = false;
         let room = match (volume.space.available_bytes, volume.space.size_bytes.filter(|size| *size > 0)) {
             (Some(free), Some(size)) => {
                 let percent = u128::from(free) * 100 / u128::from(size);
-                let little = if percent < u128::from(LITTLE_ROOM) {
-                    "; WARNING: what a snapshot keeps may fill it"
-                } else {
-                    ""
-                };
-                format!("{percent} % free{little}")
+                little = percent < u128::from(LITTLE_ROOM);
+                format!("{percent} % free")
             }
             _ => "ONTAP does not say how much is free".to_owned(),
         };
-        Ok(format!("{name} ({ours} of ours now; {room})"))
+        let little = little.then(|| format!("what a snapshot keeps may fill {name}"));
+        Ok(Note::new(format!("{name} ({ours} of ours now; {room})")).warn(little))
     }
 }
 
@@ -426,9 +425,8 @@ fn told(name: &str, held: &[Held], missing: &[String], took: Duration) -> Note {
     if held.iter().any(|one| one.before) {
         said.push(format!("snapshot {name} of {} was there already", list(true)));
     }
-    if !missing.is_empty() {
-        said.push(format!("WARNING: there is no snapshot {name} of {}", missing.join("; ")));
-    }
+    let none =
+        (!missing.is_empty()).then(|| format!("there is no snapshot {name} of {}", missing.join("; ")));
     let dated = held.iter().map(|one| {
         let taken: &dyn Display = one.taken.as_ref().map_or(&"an unknown time", |at| at);
         format!("{} (taken at {taken})", one.volume.name)
@@ -436,6 +434,7 @@ fn told(name: &str, held: &[Held], missing: &[String], took: Duration) -> Note {
     let dated = dated.collect::<Vec<_>>().join(", ");
     let name = if held.is_empty() { "" } else { name };
     Note::new(said.join("; "))
+        .warn(none)
         .with("snapshot", name)
         .with("snapshot_of", dated)
         .with("snapshot_missing", missing.join("; "))

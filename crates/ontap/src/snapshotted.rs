@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::granted::both;
 use super::snapshot::Snapshots;
 use recovery::model::{Epoch, Grace, HeldLock};
 use recovery::ports::{Note, StepError, Storage};
@@ -25,9 +24,7 @@ impl Storage for Snapshotted {
     async fn attach(&self, epoch: Epoch) -> Result<Note, StepError> {
         let taken = self.snapshots.take(epoch).await?;
         let (attached, pruned) = tokio::join!(self.inner.attach(epoch), self.snapshots.prune(&taken, epoch));
-        let mut note = both(taken.note, attached?);
-        note.text.push_str(&pruned.text);
-        note.details.extend(pruned.details);
+        let mut note = taken.note.and(attached?).and(pruned);
         note.details.retain(|_, value| !value.is_empty());
         Ok(note)
     }
@@ -54,7 +51,7 @@ impl Storage for Snapshotted {
 
     async fn check(&self) -> Result<Note, StepError> {
         let (snapshots, inner) = tokio::join!(self.snapshots.check(), self.inner.check());
-        Ok(both(inner?, snapshots?))
+        Ok(inner?.and(snapshots?))
     }
 
     async fn unlinks(&self) -> Result<Note, StepError> {

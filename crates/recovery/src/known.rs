@@ -464,7 +464,7 @@ impl Ledger for KnownLedger {
         if let Some(holder) = name_holder(self.inner.as_ref(), &self.who.here).await?
             && let Some(why) = self.rivalry(&holder).await?
         {
-            note.text.push_str(&format!("; WARNING: {why}"));
+            note = note.warn([why]);
         }
         Ok(note)
     }

@@ -48,10 +48,10 @@ pub async fn stand_down(
     let ended = ports.broker_host.end_fenced(broker, GONE_WITHIN).await;
     // Whatever became of Kafka: what cannot write must not answer for the address either.
     let released = match ports.addresses.get(&broker) {
-        Some(address) => Some(address.release().await?.text),
+        Some(address) => Some(address.release().await?.to_string()),
         None => None,
     };
-    let found: Vec<String> = [ended?.text].into_iter().chain(released).collect();
+    let found: Vec<String> = [ended?.to_string()].into_iter().chain(released).collect();
     let what = What::StoodDown { found: found.join("; ") };
     let at = ports.clock.now().wall;
     let event = Event { at, host: here.clone(), broker: Some(broker), epoch: Some(epoch), what };

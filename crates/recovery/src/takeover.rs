@@ -155,12 +155,12 @@ pub async fn hand_over(
     if open().await?.is_none() {
         return Ok(());
     }
-    let mut found = vec![stopped.text, proof.note.text];
+    let mut found = vec![stopped.to_string(), proof.note.to_string()];
     if let Some(address) = ports.addresses.get(&broker) {
-        found.push(address.release().await?.text);
+        found.push(address.release().await?.to_string());
     }
     if let Some(storage) = ports.storage.get(&broker) {
-        found.push(storage.release().await?.text);
+        found.push(storage.release().await?.to_string());
     }
     let (at, found) = (ports.clock.now().wall, found.join("; "));
     let what = Instruction::Released { broker, epoch, found: found.clone() };

@@ -194,7 +194,7 @@ impl EventSink for Agent {
             What::StepFailed { step, error, .. } => format!("{host}:{broker} {step} failed: {error}"),
             What::Ended { outcome, .. } => format!("{host}:{broker} {outcome}"),
             What::StepStarted { step, undo, .. } => format!("{host}:{broker} begins {step} (undo: {undo})"),
-            What::StepDone { step, note, .. } => format!("{host}:{broker} has done {step}: {}", note.text),
+            What::StepDone { step, note, .. } => format!("{host}:{broker} has done {step}: {note}"),
             What::Rejoining { state, .. } | What::Waiting { state, .. } => format!("{host}:{broker} {state}"),
             other => format!("{host}:{broker} {other:?}"),
         });

@@ -37,7 +37,7 @@ pub(super) async fn ledger(world: Arc<World>) -> Vec<Item> {
         "without the ledger nothing is ever taken over: see that its storage is mounted and writable";
     vec![match world.ports.ledger.check().await {
         Ok(note) => match carriers(&world, &note).await {
-            carriers if carriers.is_empty() => Item::ok(Check::Ledger, note.text),
+            carriers if carriers.is_empty() => Item::note(Check::Ledger, &note),
             carriers => {
                 let says = format!(
                     "the guarded brokers {carriers} carry it: after a loss of power of all of them none could \
@@ -380,14 +380,14 @@ mod tests {
 
     #[test]
     fn a_broken_fence_hides_nothing_of_the_others() {
-        let works = || Ok(Note::new("answers. WARNING: not all is well"));
+        let works = || Ok(Note::new("answers").warn(["not all is well".to_owned()]));
         let broken =
             StepError::Refused { driver: "b", action: "fence".to_owned(), why: "no route".to_owned() };
         let found = vec![("a (1 of 2)".to_owned(), works()), ("b (2 of 2)".to_owned(), Err(broken))];
         let items = rungs(&"kafka-1".into(), found, "mend it");
         let all: Vec<(Verdict, &str)> = items.iter().map(|item| (item.verdict, item.says.as_str())).collect();
         let [(Verdict::Warn, first), (Verdict::Fail, second)] = all[..] else { panic!("{items:?}") };
-        assert_eq!(first, "a (1 of 2): answers. WARNING: not all is well");
+        assert_eq!(first, "a (1 of 2): answers; WARNING: not all is well");
         assert!(second.starts_with("b (2 of 2): ") && second.contains("no route"), "{second}");
         // One alone needs no number.
         let alone = rungs(&"kafka-1".into(), vec![("a".to_owned(), works())], "mend it");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use drivers::storage::nfs_client::NfsClient;
 use recovery::model::{Broker, Check, Fact, HostName, Locks, NfsClientId, human};
-use recovery::ports::Storage;
+use recovery::ports::{Note, Storage};
 use tokio::task::JoinSet;
 
 use super::Item;
@@ -24,20 +24,22 @@ pub(super) async fn client(world: Arc<World>) -> Vec<Item> {
         world.topology.brokers.values().map(|broker| broker.home.clone()).collect();
     vec![match client.judge(&world.topology.here, &homes, &peers) {
         Err(why) => Item::fail(Check::NfsClient, why, remedy),
-        Ok(note) => {
+        Ok(mut note) => {
             let names =
                 |hosts: Vec<&HostName>| hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let mut says = note.text;
             if !peers.is_empty() {
-                says.push_str(&format!("; unlike {}", names(peers.iter().map(|(host, _)| host).collect())));
+                note = note.and(Note::new(format!(
+                    "unlike {}",
+                    names(peers.iter().map(|(host, _)| host).collect())
+                )));
             }
             if !silent.is_empty() {
-                says.push_str(&format!(
-                    "; WARNING: {} told nothing of theirs, so that a clone would not be noticed",
+                note = note.warn([format!(
+                    "{} told nothing of theirs, so that a clone would not be noticed",
                     names(silent.iter().collect())
-                ));
+                )]);
             }
-            Item::ok(Check::NfsClient, says)
+            Item::note(Check::NfsClient, &note)
         }
     }]
 }
@@ -91,7 +93,7 @@ async fn unlinks(world: &World, broker: &Broker, storage: &dyn Storage) -> Item 
         Ok(_) => {}
     }
     match storage.unlinks().await {
-        Ok(note) => Item::ok(&item, note.text),
+        Ok(note) => Item::note(&item, &note),
         Err(error) => not_tried(recovery::ports::chain(&error)),
     }
 }

@@ -183,7 +183,7 @@ fn line(what: &What) -> Option<String> {
         What::Resumed => "claim     ours already; carrying on".to_owned(),
         What::StepStarted { phase, step, undo } => format!("{phase:<8}  {}{step} ...", undo_word(*undo)),
         What::StepDone { phase, step, undo, took, note } => {
-            format!("{phase:<8}  {}{step} done in {}: {}", undo_word(*undo), human(*took), note.text)
+            format!("{phase:<8}  {}{step} done in {}: {}", undo_word(*undo), human(*took), note)
         }
         What::StepFailed { phase, step, undo, error, .. } => {
             format!("{phase:<8}  {}{step} FAILED: {error}", undo_word(*undo))

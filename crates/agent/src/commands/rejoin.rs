@@ -179,7 +179,7 @@ async fn lift(world: &World, report: &mut Report) {
     }
     let lifted = match world.ports.fences.get(here) {
         None => Ok("none is configured here, so there is nothing to lift".to_owned()),
-        Some(fence) => fence.lift(here).await.map(|note| note.text),
+        Some(fence) => fence.lift(here).await.map(|note| note.to_string()),
     };
     match lifted {
         Ok(says) => report.checks.push(Check::ok(FENCE, says)),
@@ -304,7 +304,7 @@ async fn no_kafka(world: &World, broker: BrokerId, standing: &LedgerStanding) ->
     let what = format!("Kafka of broker {broker} here");
     // No process can be of an epoch that nobody has claimed, so that any process counts.
     match world.ports.broker_host.prove_stopped(broker, standing.epoch.next()).await {
-        Ok(proof) => Check::ok(what, proof.note.text),
+        Ok(proof) => Check::ok(what, proof.note.to_string()),
         Err(error) => Check::refused(Refusal::KafkaRuns, what, chain(&error)),
     }
 }

@@ -33,7 +33,7 @@ impl fmt::Display for Told<'_> {
             }
             Entry::Done { step, direction, note } => {
                 let (head, _) = self.step(*step, *direction);
-                write!(f, "{head}: done in {}: {}", self.took(*step, *direction), note.text)
+                write!(f, "{head}: done in {}: {}", self.took(*step, *direction), note)
             }
             Entry::Failed { step, direction, error, kind } => {
                 let (head, _) = self.step(*step, *direction);

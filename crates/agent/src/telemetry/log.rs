@@ -91,7 +91,7 @@ fn step(broker: Option<i32>, epoch: Option<u64>, what: &What) {
     match what {
         What::StepStarted { phase, step, undo } => debug!(broker, epoch, %phase, step, undo, "step begins"),
         What::StepDone { phase, step, undo, took, note } => {
-            let (took, note) = (human(*took), note.text.as_str());
+            let (took, note) = (human(*took), note.to_string());
             info!(broker, epoch, %phase, step, undo, took, note, "step done");
         }
         What::StepFailed { phase, step, undo, kind, error } => {

@@ -1,6 +1,5 @@
 //! The real binary: exit codes, and what it says.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -53,8 +52,7 @@ async fn stuck_takeover(site: &Site) {
     };
     ledger.claim(&claim).await.unwrap();
     let direction = Direction::Forward;
-    let note =
-        Note { text: "exec says off".to_owned(), details: BTreeMap::from([("rung".into(), "1".into())]) };
+    let note = Note::new("exec says off").with("rung", 1);
     let (error, kind) = ("the switch does not answer".to_owned(), "unconfirmed".to_owned());
     let outcome = Outcome::Stuck { at: "prove".to_owned(), why: error.clone() };
     let entries = [

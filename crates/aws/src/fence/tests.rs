@@ -231,7 +231,7 @@ async fn a_check_changes_nothing_and_tells_what_brings_it_back() {
     scaled["instances"][ID]["tags"]["aws:autoscaling:groupName"] = json!("brokers");
     let Some((_world, stop)) = stop_of(scaled, instance(Some(ID))) else { return };
     let note = stop.check(&HOST.into()).await.unwrap();
-    assert!(note.text.contains("WARNING: the Auto Scaling group brokers replaces"), "{note:?}");
+    assert!(note.to_string().contains("WARNING: the Auto Scaling group brokers replaces"), "{note:?}");
 }
 
 #[tokio::test]

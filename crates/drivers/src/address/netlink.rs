@@ -201,7 +201,7 @@ impl Netlink {
                 Err(refused(purpose, why))
             }
             Network::Nowhere => Ok(Some(format!(
-                ". WARNING: no address of this host is in the network of {cidr}, so nothing shows that clients \
+                "no address of this host is in the network of {cidr}, so nothing shows that clients \
                  reach it on {interface}: name the interface that is on that network, or give {interface} an \
                  address of it"
             ))),
@@ -215,7 +215,7 @@ impl Netlink {
         link: &Link,
         mac: Mac,
         purpose: &str,
-    ) -> Result<String, StepError> {
+    ) -> Result<Note, StepError> {
         let address = self.cidr.address;
         let gateways = routes.gateways(link.index, address).await.map_err(|e| step_error(purpose, e))?;
         for gateway in gateways.into_iter().filter(|gateway| *gateway != address).take(MOST_GATEWAYS) {
@@ -223,14 +223,14 @@ impl Netlink {
             let wire = Wire::open(link.index, ours, gateway).map_err(|e| step_error(purpose, e))?;
             let at = wire.ask(self.config.probe_for).await.map_err(|e| step_error(purpose, e))?;
             if at == Some(mac) {
-                return Ok(format!(
-                    ", and so is the gateway {gateway}. WARNING: unless the broker is on the gateway itself, this \
-                     network answers for other hosts, also for one that is off: a takeover would then find an \
-                     answer and be abandoned. {DOES_NOT_FIT}"
-                ));
+                let warning = format!(
+                    "unless the broker is on the gateway itself, this network answers for other hosts, also for one \
+                     that is off: a takeover would then find an answer and be abandoned. {DOES_NOT_FIT}"
+                );
+                return Ok(Note::new(format!(", and so is the gateway {gateway}")).warn([warning]));
             }
         }
-        Ok(String::new())
+        Ok(Note::default())
     }
 
     /// Refuses if another host answers for the address.
@@ -472,21 +472,22 @@ impl Address for Netlink {
         let assigned = self.assigned_here(&routes, &link, &purpose).await?;
         let mut is_unanswered = false;
         let state = match (&assigned, self.wire(&link, &purpose)?) {
-            (Some(_), _) => format!("{address} is here"),
-            (None, None) => format!("{address} is not here"),
+            (Some(_), _) => Note::new(format!("{address} is here")),
+            (None, None) => Note::new(format!("{address} is not here")),
             (None, Some(wire)) => match wire.ask(self.config.probe_for).await {
                 Ok(Some(mac)) => {
-                    format!("{address} is at {mac}{}", self.proxied(&routes, &link, mac, &purpose).await?)
+                    let proxied = self.proxied(&routes, &link, mac, &purpose).await?;
+                    Note { text: format!("{address} is at {mac}{}", proxied.text), ..proxied }
                 }
                 Ok(None) => {
                     is_unanswered = !self.config.probe_for.is_zero();
-                    format!("no host answers for {address}")
+                    Note::new(format!("no host answers for {address}"))
                 }
                 Err(error) => return Err(step_error(&purpose, error)),
             },
         };
-        let doubt = doubt.filter(|_| assigned.is_none()).unwrap_or_default();
-        let note = Note::new(format!("{interface} is up, {state}{doubt}"));
+        let doubt = doubt.filter(|_| assigned.is_none());
+        let note = Note { text: format!("{interface} is up, {}", state.text), ..state }.warn(doubt);
         Ok(if is_unanswered { note.with(UNANSWERED, true) } else { note })
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn look(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let text = format!("Kafka will listen at {}", listeners::print(bound.iter().cloned()));
     let others = common.beside(broker);
     let clashes = others.filter_map(|other| clash(&bound, other, &common.rendered(other).ok()?));
-    Ok(Note::new(std::iter::once(text).chain(clashes).collect::<Vec<_>>().join(". ")))
+    Ok(Note::new(text).warn(clashes))
 }
 
 /// A listener that stays at an address which this host does not have.
@@ -83,7 +83,7 @@ fn clash(bound: &[Listener], other: BrokerId, others: &Properties) -> Option<Str
     let theirs = listeners::bound(others);
     let ours = bound.iter().find(|l| theirs.iter().any(|other| l.clashes(other)))?;
     Some(format!(
-        "WARNING: broker {other} binds {} as well, so the two cannot run on this host at once: give one of them a port \
+        "broker {other} binds {} as well, so the two cannot run on this host at once: give one of them a port \
          of its own in [broker.properties]",
         ours.print()
     ))

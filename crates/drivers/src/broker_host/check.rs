@@ -100,8 +100,8 @@ pub(super) fn ends_others(told: &str, at_once: usize) -> Result<Note, String> {
              with it"
         ));
     }
-    Ok(Note::new(format!(
-        "WARNING: {told}. One broker at once runs here by this configuration; a controller ends too"
+    Ok(Note::warning(format!(
+        "{told}. One broker at once runs here by this configuration; a controller ends too"
     )))
 }
 
@@ -119,7 +119,7 @@ pub(super) fn ports(told: Option<String>, remedy: &str) -> Note {
         None => {
             Note::new("no other broker's Kafka is seen to be told the same port for JMX or an agent of Java")
         }
-        Some(told) => Note::new(format!("WARNING: {told}. {remedy}")),
+        Some(told) => Note::warning(format!("{told}. {remedy}")),
     }
 }
 
@@ -127,8 +127,8 @@ pub(super) fn ports(told: Option<String>, remedy: &str) -> Note {
 pub(super) fn template(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let note = summary(&common.rendered(broker)?);
     let path = common.template.display();
-    let odd = common.oddity()?.map(|odd| format!(". WARNING: {odd}")).unwrap_or_default();
-    Ok(Note { text: format!("{path} renders: {}{odd}", note.text), ..note })
+    let odd = common.oddity()?.map(str::to_owned);
+    Ok(Note { text: format!("{path} renders: {}", note.text), ..note }.warn(odd))
 }
 
 /// Before a takeover the storage need not be here yet; if it is, it must be the broker's.

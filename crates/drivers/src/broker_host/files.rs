@@ -77,10 +77,10 @@ fn judged(found: &[Named]) -> Result<Note, String> {
     if !stops.is_empty() {
         return Err(format!("{stops}: Kafka would not start. Put it there, or correct the option"));
     }
-    Ok(Note::new(match harms.as_str() {
-        "" => format!("Kafka's options name files ({}), and its user can read them", found.len()),
-        harms => format!("WARNING: {harms}: Kafka would start and write no log of its own"),
-    }))
+    Ok(match harms.as_str() {
+        "" => Note::new(format!("Kafka's options name files ({}), and its user can read them", found.len())),
+        harms => Note::warning(format!("{harms}: Kafka would start and write no log of its own")),
+    })
 }
 
 /// A file that an option of Java names.
@@ -261,7 +261,7 @@ mod tests {
         assert!(!error.contains("hunter2"), "{error}");
         assert!(judge("-javaagent:jmx.jar").unwrap_err().contains("write an absolute path"));
         let note = judge(&format!("-javaagent:{here} -Dlog4j2.configurationFile=/nope/log4j2.yaml")).unwrap();
-        assert!(note.text.starts_with("WARNING: /nope/log4j2.yaml, which"), "{}", note.text);
+        assert!(note.warnings[0].starts_with("/nope/log4j2.yaml, which"), "{note}");
         assert!(judge(&format!("-javaagent:{here}")).unwrap().text.contains("can read them"));
     }
 }

@@ -141,21 +141,21 @@ impl AllOf {
         answers: Vec<Result<T, StepError>>,
         note: fn(T) -> Note,
     ) -> Result<Note, StepError> {
-        let (mut said, mut failed, mut details) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut all, mut failed) = (Note::default(), Vec::new());
         for (index, answer) in answers.into_iter().enumerate() {
             match answer {
                 Ok(answer) => {
-                    let Note { text, details: more } = note(answer);
-                    said.push(text);
-                    details.extend(
-                        more.into_iter().map(|(name, value)| (format!("{name}_{}", index + 1), value)),
-                    );
+                    let mut said = note(answer);
+                    let details = std::mem::take(&mut said.details).into_iter();
+                    said.details =
+                        details.map(|(name, value)| (format!("{name}_{}", index + 1), value)).collect();
+                    all = all.and(said);
                 }
                 Err(error) => failed.push(format!("{}: {}", self.label(index), chain(&error))),
             }
         }
         if failed.is_empty() {
-            return Ok(Note { text: said.join("; "), details });
+            return Ok(all);
         }
         let why = format!("{}. The others alone are no fence", failed.join("; "));
         Err(StepError::Refused { driver: "all_of", action: action.to_owned(), why })

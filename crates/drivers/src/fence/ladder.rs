@@ -97,7 +97,7 @@ impl Ladder {
         let mut said = Vec::new();
         for index in self.contradicting(proven, host).await {
             match Self::climb(self.rungs[index].as_ref(), host, epoch).await {
-                Ok(note) => said.push(format!("{}, which read on: {}", self.label(index), note.text)),
+                Ok(note) => said.push(format!("{}, which read on: {}", self.label(index), note)),
                 Err(why) => return Err(format!("{} reads that {host} is on: {why}", self.label(index))),
             }
         }
@@ -171,7 +171,7 @@ impl Fence for Ladder {
         // The last first: what feeds a host's service processor comes after that one.
         for (index, rung) in self.rungs.iter().enumerate().rev() {
             match rung.lift(host).await {
-                Ok(note) => said.push(note.text),
+                Ok(note) => said.push(note.to_string()),
                 Err(error) => {
                     let failure = format!("{}: {}", self.label(index), chain(&error));
                     let remedy = "Lift it by hand, or repair the rung and try again";
@@ -198,7 +198,8 @@ impl Fence for Ladder {
         for (index, rung) in rungs {
             match rung.finish(host, epoch).await {
                 Ok(note) => {
-                    return Ok(Note::new(format!("{host} is off by {}: {}", self.label(index), note.text)));
+                    let text = format!("{host} is off by {}: {}", self.label(index), note.text);
+                    return Ok(Note::new(text).warn(note.warnings));
                 }
                 Err(error) => failures.push(format!("{}: {}", self.label(index), chain(&error))),
             }
@@ -229,17 +230,19 @@ impl Fence for Ladder {
     async fn check(&self, host: &HostName) -> Result<Note, StepError> {
         let checks = self.rungs.iter().map(|rung| rung.check(host));
         let results = futures_util::future::join_all(checks).await;
-        let mut said = Vec::new();
+        let mut said: Option<Note> = None;
         let mut failures = Vec::new();
         for (index, result) in results.into_iter().enumerate() {
             match result {
-                Ok(note) => said.push(note.text),
+                Ok(Note { text, warnings, .. }) => {
+                    said = Some(said.unwrap_or_default().and(Note::new(text).warn(warnings)));
+                }
                 Err(error) => failures.push(format!("{}: {}", self.label(index), chain(&error))),
             }
         }
         // One working rung would do in a takeover. Whoever configured two counts on both.
-        if failures.is_empty() && !said.is_empty() {
-            return Ok(Note::new(said.join("; ")));
+        if let Some(note) = said.filter(|_| failures.is_empty()) {
+            return Ok(note);
         }
         Err(Self::refused(format!("be sure of fencing {host}"), &failures, "Repair every rung"))
     }

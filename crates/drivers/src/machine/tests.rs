@@ -89,7 +89,7 @@ async fn a_second_machine_with_a_known_name_is_refused_and_both_are_told() {
     assert!(why.contains("another machine has the name a") && why.contains("ledger adopt"), "{why}");
     assert_eq!(world.latest(BrokerId(1)).await.unwrap(), None, "the twin claims nothing");
     let note = first.check().await.unwrap();
-    assert!(note.text.contains("WARNING: another machine uses this host's name, a"), "{note:?}");
+    assert!(note.to_string().contains("WARNING: another machine uses this host's name, a"), "{note:?}");
     // The first machine is gone, a person says; were it not, it would be the refused one now.
     let instance = Local::new(two.path().to_owned()).ensure_instance().unwrap();
     give_name(&world, &"a".into(), &instance, world.now().wall).await.unwrap();

@@ -113,17 +113,15 @@ impl Mounted {
     /// The same for people.
     fn told(found: &[(&Path, Mount)]) -> Note {
         let mut note = Note::default();
-        let mut said = Vec::new();
         for (dir, mount) in found {
-            said.push(format!("{} is on {}", dir.display(), mount.words()));
+            note = note.and(Note::new(format!("{} is on {}", dir.display(), mount.words())));
             if mount.fs_type.starts_with("nfs") {
                 // Whoever mounts it decides; here it can only be told.
                 let against = objections(mount);
-                said.extend(against.iter().map(|why| format!("WARNING: {}: {why}", mount.point.display())));
+                note = note.warn(against.iter().map(|why| format!("{}: {why}", mount.point.display())));
             }
             note = note.with(&dir.display().to_string(), mount.options.join(","));
         }
-        note.text = said.join("; ");
         note
     }
 
@@ -133,7 +131,7 @@ impl Mounted {
         let alike = found.iter().all(|(_, other)| same_source(&other.source, &mount.source));
         (alike && mount.is_shared()).then(|| {
             format!(
-                "; WARNING: source is not set, so that another volume which is mounted at {} is not noticed: write \
+                "source is not set, so that another volume which is mounted at {} is not noticed: write \
                  source = \"{}\"",
                 mount.point.display(),
                 mount.source
@@ -220,9 +218,7 @@ impl Storage for Mounted {
                 return Err(StepError::Refused { driver: DRIVER, action: purpose.to_owned(), why });
             }
         }
-        let mut note = Self::told(&found);
-        note.text.push_str(&self.unnamed(&found).unwrap_or_default());
-        Ok(note)
+        Ok(Self::told(&found).warn(self.unnamed(&found)))
     }
 
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {
@@ -350,7 +346,7 @@ mod tests {
         }
         for config in ["local = true", "require_mount = false", "source = \"/dev/mapper/vg0-var\""] {
             let note = mounted(config, &copy).check().await.unwrap();
-            assert!(!note.text.contains("WARNING"), "{}", note.text);
+            assert!(note.warnings.is_empty(), "{note}");
             assert!(mounted(config, &copy).attach(EPOCH).await.is_ok());
         }
         must(&format!("umount {}", var.path().display()));
@@ -374,7 +370,7 @@ mod tests {
         }
         let one = [(dir, on("nfs4", "svm1:/kafka01"))];
         let warning = by_default.unnamed(&one).unwrap();
-        assert!(warning.contains("WARNING: ") && warning.contains("write source = \"svm1:/kafka01\""));
+        assert!(warning.contains("write source = \"svm1:/kafka01\""), "{warning}");
         assert_eq!(mounted("source = \"svm1:/kafka01\"", dir).unnamed(&one), None);
         let two = [(dir, on("nfs4", "svm1:/kafka01")), (dir, on("nfs4", "svm1:/kafka02"))];
         assert_eq!(by_default.unnamed(&two), None, "no single source could be written");

@@ -83,9 +83,9 @@ impl NfsClient {
         peers: &[(HostName, NfsClientId)],
     ) -> Result<Note, String> {
         let Some(id) = &self.id else {
-            let why = "WARNING: no NFS client is loaded in this kernel, so that nothing of it can be checked; run \
+            let why = "no NFS client is loaded in this kernel, so that nothing of it can be checked; run \
                        `modprobe nfs` (and have it loaded at boot), and check again";
-            return Ok(Note::new(why));
+            return Ok(Note::warning(why));
         };
         let mut wrong = identity(id, here, homes, peers);
         if self.recovers_lost_locks == Some(true) {
@@ -98,9 +98,8 @@ impl NfsClient {
         if !wrong.is_empty() {
             return Err(wrong.join("; "));
         }
-        let mut said = vec![format!("the servers know this host as \"{}\"", id.owner())];
-        said.extend(weaknesses(id, self.session_slots, peers));
-        Ok(Note::new(said.join("; ")).with("nfs_client", id.owner()))
+        let note = Note::new(format!("the servers know this host as \"{}\"", id.owner()));
+        Ok(note.warn(weaknesses(id, self.session_slots, peers)).with("nfs_client", id.owner()))
     }
 }
 
@@ -144,19 +143,19 @@ fn identity(
 fn weaknesses(id: &NfsClientId, slots: Option<u32>, peers: &[(HostName, NfsClientId)]) -> Vec<String> {
     let mut said = Vec::new();
     if id.uniquifier.is_empty() {
-        said.push(format!("WARNING: nothing but its host name makes it unlike others: {REMEDY}"));
+        said.push(format!("nothing but its host name makes it unlike others: {REMEDY}"));
     }
     for (peer, theirs) in peers {
         let twin = theirs.uniquifier == id.uniquifier && theirs.node != id.node;
         if twin && !id.uniquifier.is_empty() {
             said.push(format!(
-                "WARNING: {peer} has the same nfs4_unique_id, and only the host names differ: {REMEDY}"
+                "{peer} has the same nfs4_unique_id, and only the host names differ: {REMEDY}"
             ));
         }
     }
     if let Some(slots) = slots.filter(|slots| *slots < SESSION_SLOTS) {
         said.push(format!(
-            "WARNING: nfs.max_session_slots is {slots}: no more requests of this host are under way at one server at a \
+            "nfs.max_session_slots is {slots}: no more requests of this host are under way at one server at a \
              time. TR-4947 sets it to {SESSION_SLOTS}: `options nfs max_session_slots={SESSION_SLOTS}` in /etc/modprobe.d"
         ));
     }
@@ -182,7 +181,7 @@ mod tests {
     fn judged(client: &NfsClient, peers: &[(&str, NfsClientId)]) -> Result<String, String> {
         let homes = BTreeSet::from(["kafka-1".into(), "kafka-2".into()]);
         let peers: Vec<_> = peers.iter().map(|(host, id)| (HostName::from(*host), id.clone())).collect();
-        client.judge(&"standby-1".into(), &homes, &peers).map(|note| note.text)
+        client.judge(&"standby-1".into(), &homes, &peers).map(|note| note.to_string())
     }
 
     #[test]

@@ -256,13 +256,13 @@ impl Prober {
     /// What becomes of open files that are unlinked in each of `log_dirs`, and what that means for Kafka.
     pub(super) async fn unlinks(&self, log_dirs: &[PathBuf]) -> Note {
         let looks = log_dirs.iter().map(|dir| async move { (dir, self.send(ProbeAct::Unlink, dir).await) });
-        let (mut said, mut details) = (Vec::new(), Note::default());
+        let mut note = Note::default();
         for (dir, found) in futures_util::future::join_all(looks).await {
             let (verdict, text) = judge(dir, found);
-            details = details.with(&format!("silly_rename {}", dir.display()), verdict);
-            said.push(text);
+            note = note.with(&format!("silly_rename {}", dir.display()), verdict);
+            note = note.and(if verdict == "no" { Note::new(text) } else { Note::warning(text) });
         }
-        Note { text: said.join("; "), details: details.details }
+        note
     }
 }
 
@@ -276,23 +276,19 @@ fn judge(dir: &Path, found: Result<String, ProbeError>) -> (&'static str, String
         Ok(line) if line.starts_with(Unlinked::YES) => (
             "yes",
             format!(
-                "WARNING: {dir}: a file that is unlinked while open stays, as `.nfs…` (silly rename; {line}), and its \
+                "{dir}: a file that is unlinked while open stays, as `.nfs…` (silly rename; {line}), and its \
                  directory cannot be removed. Deleting a topic or moving a partition away can take the log dir offline, \
                  or end the broker. Both ends must be able to do better: NFSv4.1 and a server that keeps unlinked files \
                  (ONTAP 9.12.1 and `volume modify -is-preserve-unlink-enabled true`), and a client that lets it (RHEL \
                  8.7, 9.1, or a kernel of 2022 and later)"
             ),
         ),
-        Ok(line) => {
-            ("unknown", format!("WARNING: {dir}: the probe for silly renames said `{}`", last_words(&line)))
-        }
+        Ok(line) => ("unknown", format!("{dir}: the probe for silly renames said `{}`", last_words(&line))),
         Err(error) => {
             let why = recovery::ports::chain(&error);
             (
                 "unknown",
-                format!(
-                    "WARNING: {dir}: it could not be tried what becomes of open files that are unlinked: {why}"
-                ),
+                format!("{dir}: it could not be tried what becomes of open files that are unlinked: {why}"),
             )
         }
     }
@@ -394,13 +390,10 @@ mod tests {
         let dir = Path::new("/mnt/a");
         assert_eq!(judge(dir, Ok("silly_rename=no renamed_to=none removable=yes".into())).0, "no");
         let (verdict, text) = judge(dir, Ok(format!("{} renamed_to=.nfs1 removable=no", Unlinked::YES)));
-        assert!(
-            verdict == "yes" && text.starts_with("WARNING: ") && text.contains("is-preserve-unlink-enabled"),
-            "{text}"
-        );
+        assert!(verdict == "yes" && text.contains("is-preserve-unlink-enabled"), "{text}");
         for unknown in [Ok("hello".to_owned()), Err(ProbeError::Silent(Duration::from_secs(1)))] {
             let (verdict, text) = judge(dir, unknown);
-            assert!(verdict == "unknown" && text.starts_with("WARNING: "), "{text}");
+            assert!(verdict == "unknown" && text.starts_with("/mnt/a: "), "{text}");
         }
     }
 

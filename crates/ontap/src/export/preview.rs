@@ -42,34 +42,30 @@ impl OntapExport {
         let (warnings, cache) = self.try_cache(client, &survey, at_work, purpose).await?;
         let second = second(client, &self.svm, &survey.exports, &self.addresses).await;
         self.try_list(client, purpose).await?;
-        let mut text = format!(
+        let mut note = Note::new(format!(
             "ONTAP can deny {host} ({}) its volumes: now it is let in to {} of {}",
             list(&self.addresses),
             owned.iter().map(|export| export.volumes.len()).sum::<usize>(),
             self.volumes.len()
-        );
+        ));
         if !owned.is_empty() && clients.is_empty() {
-            text.push_str(
-                ". WARNING: no client with these addresses is connected: see that they are those by which it mounts",
-            );
+            let why =
+                "no client with these addresses is connected: see that they are those by which it mounts";
+            note = note.warn([why.to_owned()]);
         }
-        text.push_str(&strangers(&survey));
+        note = note.warn(strangers(&survey));
         if at_work && cache.as_ref().is_some_and(|(read, _)| read.seen().is_empty()) {
-            text.push_str(
-                ". WARNING: no node shows an access cache entry of this host, though it is at work: see that these \
-                 are the \
-                 addresses by which it mounts",
-            );
+            let why = "no node shows an access cache entry of this host, though it is at work: see that these are the \
+                       addresses by which it mounts";
+            note = note.warn([why.to_owned()]);
         }
-        for warning in warnings.into_iter().chain(second.differs()) {
-            text.push_str(&format!(". WARNING: {warning}"));
-        }
+        note = note.warn(warnings.into_iter().chain(second.differs()));
         let mut beyond: Vec<String> = cache.iter().flat_map(|(read, _)| read.nodes.beyond()).collect();
         beyond.extend(cache.as_ref().and_then(|(_, seen)| seen.beyond()));
         for lacking in second.lacking().into_iter().chain(survey.beyond()).chain(beyond) {
-            text.push_str(&format!(". Nothing shows {lacking}"));
+            note.text.push_str(&format!(". Nothing shows {lacking}"));
         }
-        text.push_str(
+        note.text.push_str(
             ". Not tried: changing rules and breaking locks (`understudy ontap verify --try` does)",
         );
         let rules: Vec<String> = survey.exports.iter().map(Export::words).collect();
@@ -77,7 +73,7 @@ impl OntapExport {
             let nodes: Vec<&String> = read.read().iter().collect();
             format!("can be read back on {}; {}", list(&nodes), seen.words())
         });
-        Ok(Note::new(text)
+        Ok(note
             .with("rules", rules.join("; "))
             .with("locks", locks.len())
             .with("connected", clients.len())
@@ -196,16 +192,14 @@ impl OntapExport {
 }
 
 /// Volumes that are denied together with ours; the storage step does not let a host in to them.
-fn strangers(survey: &Survey) -> String {
+fn strangers(survey: &Survey) -> Option<String> {
     let shared = survey.exports.iter().filter(|export| !export.strangers.is_empty());
     let words = |export: &Export| format!("{} is that of {} too", export.policy, export.strangers.join(", "));
     let shared: Vec<String> = shared.map(words).collect();
-    if shared.is_empty() {
-        return String::new();
-    }
-    format!(
-        ". WARNING: export policy {}: denying works, and a takeover will not let its host in: give them a policy of \
-         their own",
-        shared.join("; ")
-    )
+    (!shared.is_empty()).then(|| {
+        format!(
+            "export policy {}: denying works, and a takeover will not let its host in: give them a policy of their own",
+            shared.join("; ")
+        )
+    })
 }

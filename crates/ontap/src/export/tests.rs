@@ -441,7 +441,7 @@ async fn check_reads_and_changes_nothing() {
     site.fake.heal();
     site.fake.world(|world| world.remove(Table::ConnectedClients, &[]));
     let note = site.fence.check(&host()).await.unwrap();
-    assert!(note.text.contains("see that they are those by which it mounts"), "{note:?}");
+    assert!(note.to_string().contains("see that they are those by which it mounts"), "{note:?}");
     site.fake.inject(Fault::login_expired());
     let error = chain(&site.fence.check(&host()).await.unwrap_err());
     assert!(error.contains("login refused") && !error.contains("secret"), "{error}");

@@ -172,7 +172,7 @@ async fn the_newest_are_kept_and_nobody_elses_are_touched() {
     assert_eq!(names(&site.fake, "kafka01"), kept);
     assert_eq!(names(&site.fake, "kafka02"), ["understudy-broker-1-epoch-3", NAME]);
     assert!(note.details["snapshots_deleted"].contains("understudy-broker-1-epoch-6 of kafka01"));
-    assert!(!note.text.contains("WARNING"), "{}", note.text);
+    assert!(note.warnings.is_empty(), "{note}");
 }
 
 #[tokio::test]
@@ -183,7 +183,8 @@ async fn what_cannot_be_deleted_is_said_and_fails_nothing() {
         site.fake.inject(fault.on("DELETE", "/api/storage"));
         let note = site.storage.attach(EPOCH).await.unwrap();
         assert!(
-            note.text.contains("WARNING: old snapshots were not deleted (understudy-broker-1-epoch-3 of")
+            note.to_string()
+                .contains("WARNING: old snapshots were not deleted (understudy-broker-1-epoch-3 of")
         );
         assert!(note.details.contains_key("snapshots_not_deleted") && is_let_in(&site.fake));
     }
@@ -207,8 +208,9 @@ async fn without_a_snapshot_a_takeover_goes_on_or_not_as_is_configured() {
         let begun = Instant::now();
         let note = site.storage.attach(EPOCH).await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(15), "{says}");
-        assert!(note.text.contains("WARNING: there is no snapshot understudy-broker-1-epoch-7 of kafka01: "));
-        assert!(note.text.contains(says), "{says}: {}", note.text);
+        let told = note.to_string();
+        assert!(told.contains("WARNING: there is no snapshot understudy-broker-1-epoch-7 of kafka01: "));
+        assert!(told.contains(says), "{says}: {told}");
         assert!(note.details["snapshot_missing"].contains("kafka02") && is_let_in(&site.fake));
         assert!(!note.details.contains_key("snapshot"), "{:?}", note.details);
     }
@@ -285,18 +287,18 @@ async fn a_check_tells_what_would_go_wrong() {
     let site = site("").await;
     put(&site.fake, "kafka01", NAME, "valid");
     put(&site.fake, "kafka01", "hourly", "valid");
-    let text = site.storage.check().await.unwrap().text;
+    let text = site.storage.check().await.unwrap().to_string();
     assert!(text.contains("snapshots can be taken of kafka01 (1 of ours now; "), "{text}");
     assert!(text.contains("2 are kept") && !text.contains("WARNING"), "{text}");
     assert!(site.fake.requests().iter().all(|request| request.method == "GET"));
     let full = json!({ "space": { "available": 1024, "size": 100_000_000 } });
     site.fake.world(|world| world.update(Table::Volumes, &[("name", "kafka01")], full));
-    let text = site.storage.check().await.unwrap().text;
-    assert!(text.contains("0 % free; WARNING: what a snapshot keeps may fill it"), "{text}");
+    let text = site.storage.check().await.unwrap().to_string();
+    assert!(text.contains("WARNING: what a snapshot keeps may fill kafka01"), "{text}");
     site.fake.world(|world| world.remove(Table::Volumes, &[("name", "kafka02")]));
-    let text = site.storage.check().await.map(|note| note.text).unwrap_or_else(|error| chain(&error));
+    let text = site.storage.check().await.map(|note| note.to_string()).unwrap_or_else(|error| chain(&error));
     assert!(text.contains("there is no volume kafka02 in svm1"), "{text}");
-    let text = site.storage.snapshots.check().await.unwrap().text;
+    let text = site.storage.snapshots.check().await.unwrap().to_string();
     assert!(text.starts_with("WARNING: a takeover would go on without a snapshot: "), "{text}");
     let strict = Snapshots { required: true, ..site.storage.snapshots };
     assert!(strict.check().await.is_err());

@@ -33,7 +33,7 @@ impl Context<'_> {
             match self.fence(host)?.finish(host, self.plan.epoch).await {
                 Ok(note) => {
                     stopped = true;
-                    said.push(note.text);
+                    said.push(note.to_string());
                 }
                 Err(error) => said.push(chain(&error)),
             }

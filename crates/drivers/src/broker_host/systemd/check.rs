@@ -199,9 +199,8 @@ fn findings(unit: &Unit, broker: BrokerId, user: &str, at_once: usize) -> Vec<Fi
     ]
 }
 
-/// Drivers begin with "WARNING: " what is no error and probably not meant.
 fn note(good: String, warnings: Vec<String>) -> Note {
-    if warnings.is_empty() { Note::new(good) } else { Note::new(format!("WARNING: {}", warnings.join("; "))) }
+    if warnings.is_empty() { Note::new(good) } else { Note::default().warn(warnings) }
 }
 
 fn loaded(unit: &Unit) -> Note {
@@ -424,8 +423,8 @@ mod tests {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         for (_, result) in findings(&unit, BrokerId(1), "kafka", at_once) {
             match result {
-                Ok(note) if note.text.contains("WARNING: ") => warnings.push(note.text),
-                Ok(_) => {}
+                Ok(note) if note.warnings.is_empty() => {}
+                Ok(note) => warnings.push(note.to_string()),
                 Err(why) => errors.push(why),
             }
         }

@@ -434,7 +434,7 @@ async fn check_looks_at_the_unit_itself() {
     let results = driver.check(BROKER).await;
     let texts: Vec<String> = results
         .iter()
-        .map(|result| result.as_ref().map_or_else(|error| chain(error), |note| note.text.clone()))
+        .map(|result| result.as_ref().map_or_else(|error| chain(error), |note| note.to_string()))
         .collect();
     assert!(results.iter().all(Result::is_ok), "{texts:#?}");
     assert!(texts[0].contains("systemd 252 (a stand-in) answers"), "{texts:#?}");
@@ -455,7 +455,7 @@ async fn a_unit_whose_stop_ends_every_kafka_is_refused_where_another_may_run() {
         let driver = Systemd::new(config_in(root), "standby".into(), root.join("state"), brokers).unwrap();
         let driver = Systemd { bus: Bus::new(Some(bed.fake.address())), run_dir: root.join("run"), ..driver };
         let results = driver.check(BROKER).await.into_iter();
-        let texts = results.map(|result| result.map_or_else(|error| chain(&error), |note| note.text));
+        let texts = results.map(|result| result.map_or_else(|error| chain(&error), |note| note.to_string()));
         texts.filter(|text| text.contains("which ends every Kafka of this host:")).collect::<Vec<_>>()
     };
     let [refused] = &told(2).await[..] else { panic!("told once") };
@@ -478,7 +478,7 @@ async fn a_unit_gets_the_id_in_its_environment_and_one_port_for_two_is_a_warning
     };
     let told = async |port: &str| {
         let results = driver(port).check(BROKER).await.into_iter().flatten();
-        results.map(|note| note.text).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
+        results.map(|note| note.to_string()).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
     };
     let shared = told("9999").await;
     assert!(shared.starts_with("WARNING: JMX_PORT names port 9999, and for broker 2 too"), "{shared}");

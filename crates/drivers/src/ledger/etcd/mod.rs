@@ -423,20 +423,20 @@ impl EtcdLedger {
         }
         let took = begun.elapsed().as_millis();
         let status = self.gateway.status().await?;
-        let mut text = format!(
+        let text = format!(
             "etcd {}: written and read back in {took} ms, {} KiB in use",
             status.version,
             status.db_size.0 >> 10
         );
+        let mut note = Note::new(text);
         if !status.errors.is_empty() {
-            text.push_str(&format!("; WARNING: etcd says {}", status.errors.join(", ")));
+            note = note.warn([format!("etcd says {}", status.errors.join(", "))]);
         }
         if self.gateway.endpoints().len() < 3 {
-            text.push_str(
-                "; WARNING: fewer than three endpoints: with one member down there may be no ledger",
-            );
+            let why = "fewer than three endpoints: with one member down there may be no ledger";
+            note = note.warn([why.to_owned()]);
         }
-        Ok(Note::new(text).with("probe_ms", took).with("db_bytes", status.db_size.0))
+        Ok(note.with("probe_ms", took).with("db_bytes", status.db_size.0))
     }
 }
 

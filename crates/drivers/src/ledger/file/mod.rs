@@ -375,19 +375,18 @@ fn check(root: &Root) -> Result<Note, LedgerError> {
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let state =
         if has_ledger { "a ledger of format 1" } else { "no ledger yet: run `understudy ledger init`" };
-    let mut text = format!(
+    let text = format!(
         "{}: written, linked and read back in {} ms, {} MiB free; {state}",
         dir.display(),
         took.as_millis(),
         free >> 20
     );
-    if on_root_file_system(dir)? {
-        text.push_str(
-            "; WARNING: it is on this host's root file system: a ledger that the other hosts do not see \
-             protects nobody. Mount shared storage there",
-        );
-    }
-    Ok(Note::new(text).with("free_bytes", free).with("probe_ms", took.as_millis()))
+    let lonely = on_root_file_system(dir)?.then(|| {
+        "it is on this host's root file system: a ledger that the other hosts do not see protects nobody. Mount \
+         shared storage there"
+            .to_owned()
+    });
+    Ok(Note::new(text).warn(lonely).with("free_bytes", free).with("probe_ms", took.as_millis()))
 }
 
 /// Goes the way of a claim with a file of no meaning.

@@ -334,8 +334,7 @@ impl Nfs {
             let mut note = self.verified(config, &mount, &purpose, "is mounted here already")?;
             if let Err(error) = self.prober.send(ProbeAct::Look, &config.target).await {
                 let why = recovery::ports::chain(&error);
-                note.text
-                    .push_str(&format!("; WARNING: it does not work ({why}): a takeover would replace it"));
+                note = note.warn([format!("it does not work ({why}): a takeover would replace it")]);
             }
             return Ok(note);
         }
@@ -390,22 +389,20 @@ impl Nfs {
 }
 
 /// What to say of a mount namespace that is not the host's. Nothing, where that cannot be read.
-fn elsewhere(ours: Option<PathBuf>, hosts: Option<PathBuf>) -> &'static str {
+fn elsewhere(ours: Option<PathBuf>, hosts: Option<PathBuf>) -> Option<String> {
     match (ours, hosts) {
-        (Some(ours), Some(hosts)) if ours != hosts => {
-            "; WARNING: the agent runs in a mount namespace of its own, so that a Kafka which another unit runs does not \
+        (Some(ours), Some(hosts)) if ours != hosts => Some(
+            "the agent runs in a mount namespace of its own, so that a Kafka which another unit runs does not \
              see what it mounts. Take ProtectSystem=, PrivateTmp=, PrivateMounts= and their like out of the agent's unit"
-        }
-        _ => "",
+                .to_owned(),
+        ),
+        _ => None,
     }
 }
 
 /// One note of several, or the first error.
 fn join_notes(notes: Vec<Result<Note, StepError>>) -> Result<Note, StepError> {
-    let notes = notes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let texts: Vec<String> = notes.iter().map(|note| note.text.clone()).collect();
-    let details = notes.into_iter().flat_map(|note| note.details).collect();
-    Ok(Note { text: texts.join("; "), details })
+    notes.into_iter().try_fold(Note::default(), |all, note| Ok(all.and(note?)))
 }
 
 fn symbolic(path: &Path, real: &Path) -> String {
@@ -447,11 +444,10 @@ impl Storage for Nfs {
         // Before 3 a.m.: a takeover that meets a dead mount has to see it.
         kernel::volumes(&self.proc)
             .map_err(|e| failed("see what the kernel's NFS client holds", e.into()))?;
-        let mut note = join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)?;
+        let note = join_notes(join_all(self.mounts.iter().map(|config| self.check_mount(config))).await)?;
         // The kernel's own, which waits for nobody.
         let of = |process: &str| fs::read_link(self.proc.join(process).join("ns/mnt")).ok();
-        note.text.push_str(elsewhere(of("self"), of("1")));
-        Ok(note)
+        Ok(note.warn(elsewhere(of("self"), of("1"))))
     }
 
     async fn locks(&self) -> Result<Vec<HeldLock>, StepError> {

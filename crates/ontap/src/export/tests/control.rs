@@ -140,7 +140,7 @@ async fn check_tells_beforehand_whether_there_would_be_a_proof() {
         world.remove(Table::Locks, &[]);
     });
     let note = site.fence.check(&host()).await.unwrap();
-    assert!(note.text.contains("WARNING: node-01 has shown no access cache entry"), "{note:?}");
+    assert!(note.to_string().contains("WARNING: node-01 has shown no access cache entry"), "{note:?}");
     // It is at work.
     site.fake.world(|world| world.touch("kafka01", old()));
     let error = site.fence.check(&host()).await.unwrap_err().to_string();
@@ -151,7 +151,10 @@ async fn check_tells_beforehand_whether_there_would_be_a_proof() {
     let client = site.fence.client(&Purpose(String::new())).await.unwrap();
     client.flush_access_cache("svm1", "node-01", "broker-1").await.unwrap();
     let note = site.fence.check(&host()).await.unwrap();
-    assert!(note.text.contains("WARNING: no node shows an access cache entry of this host"), "{note:?}");
+    assert!(
+        note.to_string().contains("WARNING: no node shows an access cache entry of this host"),
+        "{note:?}"
+    );
 }
 
 /// An answer for a node that is not up is the word of somebody who could not ask it.
@@ -168,6 +171,6 @@ async fn no_entry_counts_only_on_a_node_that_is_up() {
         let error = site.fence.prove(&host(), EPOCH).await.unwrap_err().to_string();
         assert!(error.contains("node-02"), "{state}: {error}");
         let checked = site.fence.check(&host()).await.unwrap();
-        assert!(checked.text.contains("WARNING: nothing could be proven now: node-02"), "{checked:?}");
+        assert!(checked.to_string().contains("WARNING: nothing could be proven now: node-02"), "{checked:?}");
     }
 }

@@ -184,15 +184,17 @@ async fn a_node_is_left_out_only_when_its_partner_has_taken_over() {
     }
     // An account of an SVM sees its LIFs, and no node.
     let site = stubborn().await;
-    assert!(!site.fence.check(&host()).await.unwrap().text.contains("does not see the cluster's nodes"));
+    assert!(
+        !site.fence.check(&host()).await.unwrap().to_string().contains("does not see the cluster's nodes")
+    );
     site.works();
     site.fake.world(|world| world.deny("admin", NODES));
     let checked = site.fence.check(&host()).await.unwrap();
-    assert!(checked.text.contains("does not see the cluster's nodes"), "{checked:?}");
+    assert!(checked.to_string().contains("does not see the cluster's nodes"), "{checked:?}");
     site.works();
     site.fence.fence(&host(), EPOCH).await.unwrap();
     let proof = site.fence.prove(&host(), EPOCH).await.unwrap();
-    assert!(proof.note.text.contains("read back on node-01, node-02"), "{:?}", proof.note);
+    assert!(proof.note.to_string().contains("read back on node-01, node-02"), "{:?}", proof.note);
     assert!(proof.note.details["not_proven"].contains("without an interface of the SVM"), "{:?}", proof.note);
     assert!(!site.fake.allows(old(), "kafka01").may_write());
 }
@@ -227,7 +229,7 @@ async fn a_clone_is_denied_with_its_source_and_a_qtree_of_its_own_is_refused() {
     site.works();
     site.fake.world(|world| world.volume("svm1", "backup_clone", "broker-2"));
     let checked = site.fence.check(&host()).await.unwrap();
-    assert!(checked.text.contains("broker-2 is that of backup_clone too"), "{checked:?}");
+    assert!(checked.to_string().contains("broker-2 is that of backup_clone too"), "{checked:?}");
     site.fence.fence(&host(), EPOCH).await.unwrap();
     let _ = site.fence.prove(&host(), EPOCH).await.unwrap();
     assert_eq!(site.rules_admit(old()), 0);

@@ -44,11 +44,11 @@ async fn advice_about_a_node_that_is_down_fits_where_the_interfaces_are() {
     let site = fenced().await;
     let state = json!({ "state": "down" });
     site.fake.world(|world| world.update(Table::Nodes, &[("name", "node-02")], state));
-    let checked = site.fence.check(&host()).await.unwrap().text;
+    let checked = site.fence.check(&host()).await.unwrap().to_string();
     assert!(checked.contains("bring it back, or have it taken over"), "{checked}");
     let away = json!({ "location": { "node": { "name": "node-01" }, "is_home": false } });
     site.fake.world(|world| world.update(Table::Interfaces, &[("name", "lif2")], away));
-    let checked = site.fence.check(&host()).await.unwrap().text;
+    let checked = site.fence.check(&host()).await.unwrap().to_string();
     let advice = "`network interface modify -vserver svm1 -lif lif2 -home-node NODE -home-port PORT`";
     assert!(checked.contains(advice) && !checked.contains("have it taken over"), "{checked}");
     // Nor is it the account's rights where a node does not answer.
@@ -74,7 +74,7 @@ async fn rules_that_read_otherwise_by_themselves_are_not_proven() {
         site.fake.inject(Fault::says(200, list(records.clone())).on("GET", &own));
         let error = unproven(&site).await;
         assert!(error.contains("broker-1 read otherwise by themselves"), "{records}: {error}");
-        let checked = site.fence.check(&host()).await.unwrap().text;
+        let checked = site.fence.check(&host()).await.unwrap().to_string();
         assert!(checked.contains("WARNING: the rules of export policy broker-1 read otherwise"), "{checked}");
         site.fake.heal();
     }
@@ -132,9 +132,9 @@ async fn a_lock_without_its_volume_is_broken_where_it_names_the_host_and_told_ot
 async fn check_says_that_entries_without_a_polarity_cannot_prove() {
     let site = site(1).await;
     site.works();
-    assert!(!site.fence.check(&host()).await.unwrap().text.contains("polarity"));
+    assert!(!site.fence.check(&host()).await.unwrap().to_string().contains("polarity"));
     site.fake.world(|world| world.does_not_know("polarity"));
-    let checked = site.fence.check(&host()).await.unwrap().text;
+    let checked = site.fence.check(&host()).await.unwrap().to_string();
     let words =
         "WARNING: an access cache entry on node-01, node-02 does not say whether it lets in (no `polarity`)";
     assert!(checked.contains(words) && checked.contains("cannot be proven to be denied"), "{checked}");

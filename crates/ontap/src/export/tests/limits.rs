@@ -108,12 +108,12 @@ async fn what_is_not_told_of_a_qtree_is_not_taken_for_fine() {
 async fn a_volume_of_which_no_qtree_is_listed_is_told() {
     let site = site(2).await;
     let note = site.fence.check(&host()).await.unwrap();
-    assert!(!note.text.contains("qtree"), "{note:?}");
+    assert!(!note.to_string().contains("qtree"), "{note:?}");
     let rows = json!([{ "id": 0, "volume": { "name": "kafka01" } }]);
     site.fake.inject(Fault::says(200, json!({ "num_records": 1, "records": rows })).on("GET", QTREES));
     let note = site.fence.check(&host()).await.unwrap();
     let words = "that no qtree of kafka02 has an export policy of its own";
-    assert!(note.text.contains(words) && !note.text.contains("kafka01,"), "{note:?}");
+    assert!(note.to_string().contains(words) && !note.to_string().contains("kafka01,"), "{note:?}");
     site.fence.fence(&host(), EPOCH).await.unwrap();
     let proof = site.fence.prove(&host(), EPOCH).await.unwrap();
     assert!(proof.note.details["not_proven"].contains(words), "{:?}", proof.note);
@@ -175,13 +175,16 @@ async fn a_node_that_is_down_is_named_and_one_that_cannot_serve_the_svm_is_left_
     let proof = site.fence.prove(&host(), EPOCH).await.unwrap();
     assert!(proof.note.details["not_proven"].contains("what node-03 remembers"), "{:?}", proof.note);
     let checked = site.fence.check(&host()).await.unwrap();
-    assert!(checked.text.contains("what node-03 remembers"), "{checked:?}");
+    assert!(checked.to_string().contains("what node-03 remembers"), "{checked:?}");
 
     site.fake.world(|w| w.lif("svm1", "lif3", [10, 0, 0, 52].into(), "node-03"));
     let error = site.fence.prove(&host(), EPOCH).await.unwrap_err().to_string();
     assert!(error.contains("node-03 is down, and its partner has not taken it over"), "{error}");
     let checked = site.fence.check(&host()).await.unwrap();
-    assert!(checked.text.contains("node-03 is down, and its partner has not taken it over"), "{checked:?}");
+    assert!(
+        checked.to_string().contains("node-03 is down, and its partner has not taken it over"),
+        "{checked:?}"
+    );
 }
 
 #[tokio::test]
@@ -225,6 +228,6 @@ async fn a_proof_says_of_which_locks_it_knows_nothing() {
         assert!(proof.note.details["locks"].contains("1 in kafka02 name nobody"), "{:?}", proof.note);
         let not = &proof.note.details["not_proven"];
         assert!(not.contains("that it holds no lock in kafka02"), "{:?}", proof.note);
-        assert!(!proof.note.text.contains("holds no lock there"), "{:?}", proof.note);
+        assert!(!proof.note.to_string().contains("holds no lock there"), "{:?}", proof.note);
     }
 }

@@ -161,7 +161,7 @@ impl Trial<'_> {
         match fence.fence(&host, Epoch(1)).await {
             Ok(note) => {
                 self.broken(&note, before.is_ok(), findings).await;
-                findings.holds(Assumption::RuleChange, note.text);
+                findings.holds(Assumption::RuleChange, note.to_string());
             }
             Err(error) => return findings.differs(Assumption::RuleChange, chain(&error)),
         }

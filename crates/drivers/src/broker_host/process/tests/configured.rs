@@ -116,7 +116,7 @@ async fn said_of(template: &str, listener: &str) -> String {
     let state_dir = bed.root.path().join("state");
     let driver = Process::new(bed.config(), "standby".into(), state_dir, vec![identity]).unwrap();
     let said = driver.check(BROKER).await;
-    let said = said.into_iter().map(|look| look.map_or_else(|error| chain(&error), |note| note.text));
+    let said = said.into_iter().map(|look| look.map_or_else(|error| chain(&error), |note| note.to_string()));
     said.collect::<Vec<_>>().join("\n")
 }
 
@@ -140,8 +140,9 @@ async fn a_byte_order_mark_is_told_and_left_out() {
     let template = fs::read_to_string(bed.root.path().join("template")).unwrap();
     fs::write(bed.root.path().join("template"), format!("\u{feff}{template}")).unwrap();
     let said = bed.driver().check(BROKER).await;
-    let told =
-        |look: &Result<_, _>| look.as_ref().is_ok_and(|note: &Note| note.text.contains("byte order mark"));
+    let told = |look: &Result<_, _>| {
+        look.as_ref().is_ok_and(|note: &Note| note.to_string().contains("byte order mark"))
+    };
     assert!(said.iter().any(told), "{said:?}");
     bed.driver().render(BROKER, Epoch(5)).await.unwrap();
     let rendered = fs::read_to_string(bed.site().properties()).unwrap();
@@ -222,7 +223,7 @@ async fn a_stop_command_that_ends_every_kafka_is_an_error_where_another_may_run(
         let other = BrokerIdentity { id: BrokerId(2), ..bed.identity() };
         let brokers = RunHere::from(vec![bed.identity(), other]).at_most(at_once);
         let driver = Process::new(config, "standby".into(), bed.root.path().join("state"), brokers).unwrap();
-        driver.check(BROKER).await.remove(0).map(|note| note.text).map_err(|error| chain(&error))
+        driver.check(BROKER).await.remove(0).map(|note| note.to_string()).map_err(|error| chain(&error))
     };
     let every = says(2, "/opt/kafka/bin/kafka-server-stop.sh {broker}").await.unwrap_err();
     assert!(every.contains("stop_command runs kafka-server-stop.sh, which ends every Kafka"), "{every}");
@@ -245,7 +246,7 @@ async fn one_port_for_two_brokers_is_a_warning_and_the_id_makes_two_of_it() {
     };
     let told = async |at_once: usize, port: &str| {
         let results = driver(at_once, port).check(BROKER).await.into_iter().flatten();
-        results.map(|note| note.text).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
+        results.map(|note| note.to_string()).find(|text| text.contains("JMX_PORT names")).unwrap_or_default()
     };
     let shared = told(2, "9999").await;
     assert!(shared.starts_with("WARNING: JMX_PORT names port 9999, and for broker 2 too"), "{shared}");
