@@ -18,7 +18,7 @@ use recovery::policy::{Mode, Policy};
 
 use super::document::Document;
 use super::problem::Problem;
-use super::raw::{Raw, RawAgent, RawStandby};
+use super::raw::{Raw, RawAgent};
 use super::{BrokerConfig, Config, fences, shape};
 use crate::world::OURSELVES;
 
@@ -192,12 +192,12 @@ impl Check<'_> {
     }
 
     fn standby(&mut self) -> Standby {
-        let raw: RawStandby = self.doc.read("standby").unwrap_or_default();
-        if raw.max_brokers == 0 {
+        let standby: Standby = self.doc.read("standby").unwrap_or_default();
+        if standby.max_brokers == 0 {
             let remedy = "set it to 1 or more; `mode = \"observe\"` is for an agent that only watches";
             self.doc.problem("standby.max_brokers", "would never allow a takeover", remedy);
         }
-        Standby { rank: raw.rank, rack: raw.rack, max_brokers: raw.max_brokers }
+        standby
     }
 
     fn policy(&mut self, mode: Option<Mode>) -> Option<Policy> {

@@ -16,6 +16,7 @@ use drivers::health_signal::storage_canary::CanaryConfig;
 use drivers::ledger::LedgerConfig;
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
+use recovery::model::Standby;
 use recovery::policy::{Mode, Policy};
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
@@ -41,7 +42,7 @@ pub(crate) struct Raw {
     policy: Policy,
     /// How this host stands among the standbys.
     #[schemars(default)]
-    standby: RawStandby,
+    standby: Standby,
     /// The shared, durable record of owners, epochs and takeovers.
     ledger: LedgerConfig,
     /// A host that can be fenced: the home of a broker, or a standby. One section a host.
@@ -105,24 +106,6 @@ fn check_every() -> Duration {
 
 fn listen() -> String {
     "127.0.0.1:9095".to_owned()
-}
-
-/// How this host stands among the standbys that guard the same brokers.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct RawStandby {
-    /// The standby with the lowest rank goes first. Of equals, the one whose name sorts first.
-    pub(crate) rank: u32,
-    /// The rack or availability zone of this host, as a broker's `racks` name it.
-    pub(crate) rack: Option<String>,
-    /// How many of the guarded brokers this host may own at once.
-    pub(crate) max_brokers: usize,
-}
-
-impl Default for RawStandby {
-    fn default() -> Self {
-        Self { rank: 100, rack: None, max_brokers: 1 }
-    }
 }
 
 /// A host that can be fenced.

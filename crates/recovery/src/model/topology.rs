@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BrokerId, HostName};
@@ -110,14 +111,15 @@ impl Locks {
     pub const AT_MOST: Duration = Duration::from_secs(180);
 }
 
-/// How this host stands among the standbys.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How this host stands among the standbys that guard the same brokers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct Standby {
-    /// The lower goes first.
+    /// The standby with the lowest rank goes first. Of equals, the one whose name sorts first.
     pub rank: u32,
-    /// Its rack or availability zone.
+    /// The rack or availability zone of this host, as a broker's `racks` name it.
     pub rack: Option<String>,
-    /// How many brokers it may own at once.
+    /// How many of the guarded brokers this host may own at once.
     pub max_brokers: usize,
 }
 
