@@ -29,6 +29,9 @@ pub struct Cli {
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 held by policy, \
                           4 stuck: needs a person";
 
+/// Where the configuration is looked for.
+pub(crate) const DEFAULT_PATH: &str = "/etc/understudy/understudy.toml";
+
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub struct Global {
@@ -38,7 +41,7 @@ pub struct Global {
         global = true,
         value_name = "PATH",
         env = "UNDERSTUDY_CONFIG",
-        default_value = "/etc/understudy/understudy.toml"
+        default_value = DEFAULT_PATH
     )]
     pub config: PathBuf,
     /// How results are written to standard output

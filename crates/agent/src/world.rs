@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::config::{AddressConfig, FenceConfig};
 use anyhow::{Context, anyhow};
-use drivers::broker_host::RunHere;
+use drivers::broker_host::{GuardReads, RunHere};
 use drivers::clients::KnownClients;
 use drivers::clients::own::OwnClients;
 use drivers::clock::SystemClock;
@@ -33,6 +33,7 @@ use recovery::policy::Policy;
 use recovery::ports::{Address, BrokerHost, EventSink, Fence, HealthSignal, Ledger, Ports, Storage};
 use tokio::sync::watch;
 
+use crate::cli::DEFAULT_PATH;
 use crate::config::{self, Config};
 
 /// This program, even if it was replaced on disk by a newer one: it writes canaries and
@@ -89,7 +90,7 @@ impl World {
         let cluster = cluster.with_peers(peers.clone());
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
-        let run_here = RunHere::from(identities).at_most(topology.at_once());
+        let run_here = RunHere::from(identities).at_most(topology.at_once()).guarded(guard_reads(config));
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), run_here);
         let (ledger, clients) = (known(config, joins)?, Arc::default());
         let ports = Ports {
@@ -110,6 +111,34 @@ impl World {
         signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
         Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
     }
+}
+
+/// Whether a guard that reads a file asks the ledger that this agent asks, and takes the same right.
+fn guard_reads(config: &Config) -> GuardReads {
+    let (own, state_dir, ledger) = (config.path.clone(), config.state_dir.clone(), config.ledger.clone());
+    GuardReads::new(move |file| {
+        let file = file.unwrap_or(Path::new(DEFAULT_PATH));
+        let is_own = || Some(file.canonicalize().ok()? == own.canonicalize().ok()?);
+        if is_own() == Some(true) {
+            return None;
+        }
+        let (shown, own) = (file.display(), own.display());
+        let differs = match Config::load(file) {
+            Err(_) => {
+                return Some(format!(
+                    "reads {shown}, which is no configuration that it can use (`understudy --config {shown} check` says why), so Kafka \
+                     would not start. Name {own} with --config, or mend that file"
+                ));
+            }
+            Ok(other) if other.state_dir != state_dir => "agent.state_dir",
+            // Neither shows a secret.
+            Ok(other) if format!("{:?}", other.ledger) != format!("{ledger:?}") => "[ledger]",
+            Ok(_) => return None,
+        };
+        Some(format!(
+            "reads {shown}, where {differs} is not what it is in {own}: it would ask another ledger, or take another right, than this              agent. Name {own} with --config, or make the two agree"
+        ))
+    })
 }
 
 /// How long each broker's storage keeps a dead client's lock, where this host's kernel knows it.
@@ -273,4 +302,34 @@ fn hosts(config: &Config) -> BTreeMap<IpAddr, HostName> {
 /// What a driver found bad although the check of the configuration did not: both are told by the driver.
 fn bad(section: &'static str) -> impl Fn(Vec<String>) -> anyhow::Error {
     move |said| anyhow!("{section}: {}", said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_would_ask_another_ledger_is_told() {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/standby.toml");
+        let text = std::fs::read_to_string(&example).unwrap();
+        let config = Config::load(&example).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let told = |text: &str| {
+            let file = dir.path().join("guard.toml");
+            std::fs::write(&file, text).unwrap();
+            (guard_reads(&config).differs(Some(&file)), file)
+        };
+        assert_eq!(guard_reads(&config).differs(Some(&example)), None);
+        assert_eq!(told(&text).0, None, "a copy asks the same");
+        let ledger = text.replace("/mnt/understudy", "/mnt/other");
+        assert_ne!(ledger, text);
+        let (said, file) = told(&ledger);
+        let said = said.unwrap();
+        assert!(
+            said.starts_with(&format!("reads {}, where [ledger] is not what it is in", file.display())),
+            "{said}"
+        );
+        let (said, _) = told("[agent]\nhots = 1\n");
+        assert!(said.unwrap().contains("is no configuration that it can use"));
+    }
 }

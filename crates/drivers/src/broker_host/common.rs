@@ -66,7 +66,7 @@ impl Common {
         driver: &'static str,
         section: Section<'_>,
         (here, state_dir): (HostName, PathBuf),
-        RunHere { brokers, at_once }: RunHere,
+        RunHere { brokers, at_once, .. }: RunHere,
         mut problems: Vec<String>,
     ) -> Result<Self, Vec<String>> {
         problems.extend(check::shared(&section, &state_dir, &brokers));

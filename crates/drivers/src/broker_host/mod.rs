@@ -14,6 +14,7 @@ mod ports;
 mod problem;
 mod proc;
 pub mod process;
+mod providers;
 mod refused;
 mod render;
 mod right;
@@ -30,7 +31,7 @@ pub use look::{Meant, await_nobody};
 pub use right::{Right, RightError};
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -78,17 +79,43 @@ impl BrokerHostConfig {
     }
 }
 
+/// How the configuration that an `understudy guard` reads differs from this agent's, if it does.
+#[derive(Clone)]
+pub struct GuardReads(Arc<Differs>);
+
+type Differs = dyn Fn(Option<&Path>) -> Option<String> + Send + Sync;
+
+impl GuardReads {
+    /// By a look at the file, or at the default one, that tells what is wrong with it: "reads …".
+    pub fn new(differs: impl Fn(Option<&Path>) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(differs))
+    }
+
+    /// What is wrong with the file that a guard reads, or with the default one.
+    #[must_use]
+    pub fn differs(&self, file: Option<&Path>) -> Option<String> {
+        (self.0)(file)
+    }
+}
+
+impl std::fmt::Debug for GuardReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GuardReads")
+    }
+}
+
 /// The brokers that may run on this host.
 #[derive(Debug, Clone)]
 pub struct RunHere {
     brokers: Vec<BrokerIdentity>,
     at_once: usize,
+    guard_reads: Option<GuardReads>,
 }
 
 impl From<Vec<BrokerIdentity>> for RunHere {
     /// All of them may run at once.
     fn from(brokers: Vec<BrokerIdentity>) -> Self {
-        Self { at_once: brokers.len(), brokers }
+        Self { at_once: brokers.len(), brokers, guard_reads: None }
     }
 }
 
@@ -97,6 +124,12 @@ impl RunHere {
     #[must_use]
     pub fn at_most(self, at_once: usize) -> Self {
         Self { at_once: at_once.min(self.at_once), ..self }
+    }
+
+    /// By this the configuration of a unit's guard is looked at.
+    #[must_use]
+    pub fn guarded(self, reads: GuardReads) -> Self {
+        Self { guard_reads: Some(reads), ..self }
     }
 }
 

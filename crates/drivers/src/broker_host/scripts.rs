@@ -77,6 +77,12 @@ pub(super) fn leaves_kafka(words: &[String]) -> Option<String> {
     left.then(|| "leaves Kafka in the background of a shell, by `&`, and ends at once".to_owned())
 }
 
+/// Whether Kafka is not started by its own script, or Java, right away: what stands before it may set variables.
+pub(super) fn is_of_the_site(words: &[String]) -> bool {
+    let name = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+    ![START, RUN, "java"].contains(&name.strip_suffix(".sh").unwrap_or(name))
+}
+
 /// Whether a shell stays before Kafka, so that it, and not Kafka, is what gets a signal.
 pub(super) fn stays_behind_shell(words: &[String]) -> bool {
     let is_script = |word: &&String| script_of(word).is_some();
@@ -214,6 +220,20 @@ mod tests {
         ] {
             let found = leaves_kafka(&words(&command));
             assert_eq!(found.is_some(), leaves, "{command}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn kafkas_own_script_is_told_from_one_of_the_site() {
+        for (command, of_the_site) in [
+            ("/opt/kafka/bin/kafka-server-start.sh $P", false),
+            ("/usr/bin/kafka-server-start $P", false),
+            ("/usr/bin/java -Xmx1g kafka.Kafka $P", false),
+            ("/usr/local/bin/start-kafka $P", true),
+            ("/bin/sh -c 'A=b exec kafka-server-start.sh $P'", true),
+            ("/usr/bin/env A=b /opt/kafka/bin/kafka-server-start.sh $P", true),
+        ] {
+            assert_eq!(is_of_the_site(&words(command)), of_the_site, "{command}");
         }
     }
 

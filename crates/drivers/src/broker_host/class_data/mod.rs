@@ -396,6 +396,9 @@ impl Shelf {
             }
             Err(error) => return Err(Problem::io(format!("locking {}", path.display()))(error)),
         }
-        make::make(&self.dir, recipe, &self.launch, stop)
+        let made = make::make(&self.dir, recipe, &self.launch, stop);
+        // Closing it alone would not do: a process that is being started meanwhile has it until it becomes its program.
+        _ = flock(&lock, FlockOperation::Unlock);
+        made
     }
 }

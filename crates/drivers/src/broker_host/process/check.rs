@@ -1,10 +1,12 @@
 //! What would keep Kafka from starting here, found before it is needed.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::super::problem::Problem;
+use super::super::providers::Given;
 use super::super::user::as_user;
-use super::super::{BROKER, advertise, bind, check, files, ports, scripts};
+use super::super::{BROKER, advertise, bind, check, files, ports, providers, scripts};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
 use super::{Inner, ProcessConfig, foreign, program};
 use recovery::model::BrokerId;
@@ -56,6 +58,11 @@ pub(super) fn looks(inner: &Inner, broker: BrokerId) -> Vec<(&'static str, Check
             options(inner, broker).unwrap_or_else(|| Ok(Note::new("Kafka's options name no file")))
         }));
     }
+    if references(inner, broker).is_some() {
+        looks.push((providers::PROVIDERS, |inner, broker| {
+            references(inner, broker).unwrap_or_else(|| Ok(Note::new("server.properties has no reference")))
+        }));
+    }
     if !inner.stop_command.is_empty() {
         looks.insert(0, ("stop the one Kafka", stop_command));
     }
@@ -90,6 +97,15 @@ fn command(inner: &Inner, _: BrokerId) -> Result<Note, Problem> {
 
 fn options(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
     files::options(&inner.common, &inner.common.environment(broker), &inner.launch.command)
+}
+
+fn references(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
+    let launch = inner.launch.for_broker(broker);
+    let environment = launch.environment(inner.common.user.as_ref()).into_iter();
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let environment = environment.map(|(name, value)| (text(name), text(value))).collect();
+    let by_script = scripts::is_of_the_site(&inner.launch.command);
+    providers::look(&inner.common, broker, &Given { environment: &environment, passed: &[], by_script })
 }
 
 fn ports(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {

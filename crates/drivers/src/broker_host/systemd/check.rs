@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::super::common::Common;
 use super::super::problem::Problem;
 use super::super::process::is_executable;
+use super::super::providers::Given;
 use super::super::user::as_user;
-use super::super::{advertise, bind, check as shared, files, ports, scripts};
+use super::super::{advertise, bind, check as shared, files, ports, providers, scripts};
 use super::class_data::given;
-use super::unit::{Unit, asks_guard, becomes_kafka};
-use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in, needs};
+use super::unit::{Unit, asks_guard, becomes_kafka, kafkas_own};
+use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in, guard_reads, needs, sandbox};
 use recovery::model::BrokerId;
 use recovery::ports::{Note, StepError};
 
@@ -123,30 +124,50 @@ impl Systemd {
 }
 
 impl Systemd {
-    /// What the unit names on this host, and its Java: only what is missing, and what was looked at for Java.
+    /// What the unit names on this host, its Java and its Kafka: what is missing, and what was looked at.
     async fn needs(&self, unit: Unit, broker: BrokerId) -> Vec<Result<Note, StepError>> {
         let action = |what: &str| format!("{what} of broker {broker}");
+        let guard_reads = self.guard_reads.clone();
         let look = move |common: &Common| {
             let log_dirs = &common.broker(broker)?.log_dirs;
+            let mut found: Vec<(&'static str, Result<Note, Problem>)> = Vec::new();
+            let refused = |why| Err(Problem::Refused(why));
             let missing = needs::missing(&unit, log_dirs, &|program, by| {
                 let user = common.user.as_ref().filter(|_| by.0);
                 as_user(user, || is_executable(program)).unwrap_or(true)
             });
+            found.extend(missing.into_iter().map(|why| (needs::NEEDS, refused(why))));
+            // The unit's own file system is not seen from here.
+            if !unit.root.is_empty() {
+                return Ok(found);
+            }
             let environment = given(&unit, common.environment(broker));
             let words: Vec<String> = unit.exec_start.iter().flatten().cloned().collect();
-            // The unit's own file system is not seen from here.
-            let options =
-                unit.root.is_empty().then(|| files::options(common, &environment, &words)).flatten();
-            Ok((missing, options))
+            let own = unit.exec_start.first().map(|words| kafkas_own(words)).unwrap_or_default();
+            let told = Given {
+                environment: &environment,
+                passed: &unit.passed,
+                by_script: scripts::is_of_the_site(own),
+            };
+            found.extend(files::options(common, &environment, &words).map(|told| (files::OPTIONS, told)));
+            found.extend(providers::look(common, broker, &told).map(|told| (providers::PROVIDERS, told)));
+            let mut written = log_dirs.clone();
+            if unit.exec_start.iter().any(|words| becomes_kafka(words)) {
+                // For the broker's right.
+                written.push(common.state_dir.clone());
+            }
+            let unwritable = unit.sandbox.refuses(&unit.name, &written, &unit.makes);
+            found.extend(unwritable.into_iter().map(|why| (sandbox::WRITE, refused(why))));
+            let differs = guard_reads.and_then(|reads| guard_reads::look(&unit, &environment, &reads));
+            found.extend(differs.map(|why| (guard_reads::READS, refused(why))));
+            Ok(found)
         };
         match self.files(&action(needs::NEEDS), self.timeout, look).await {
-            Ok((missing, options)) => {
-                let missing = missing
-                    .into_iter()
-                    .map(|why| Err(Problem::Refused(why).into_step(DRIVER, &action(needs::NEEDS))));
-                let options =
-                    options.map(|told| told.map_err(|p| p.into_step(DRIVER, &action(files::OPTIONS))));
-                missing.chain(options).collect()
+            Ok(found) => {
+                let told = |(what, told): (&str, Result<Note, Problem>)| {
+                    told.map_err(|p| p.into_step(DRIVER, &action(what)))
+                };
+                found.into_iter().map(told).collect()
             }
             Err(problem) => vec![Err(problem.into_step(DRIVER, &action(needs::NEEDS)))],
         }

@@ -9,8 +9,10 @@ mod bus;
 mod check;
 pub(super) mod class_data;
 mod drop_in;
+mod guard_reads;
 mod kill;
 mod needs;
+mod sandbox;
 mod unit;
 
 #[cfg(test)]
@@ -28,7 +30,7 @@ use serde::Deserialize;
 use super::class_data::{ClassDataUse, Shelf};
 use super::common::{Common, Section};
 use super::problem::Problem;
-use super::{BROKER, RunHere, proc};
+use super::{BROKER, GuardReads, RunHere, proc};
 use crate::off_path::{OffPathError, off_path};
 use bus::Bus;
 use recovery::model::{BrokerId, Epoch, HostName};
@@ -105,6 +107,7 @@ pub struct Systemd {
     run_dir: PathBuf,
     timeout: Duration,
     start_timeout: Duration,
+    guard_reads: Option<GuardReads>,
     /// The last words of each broker's last run, by the run: asking the journal is not cheap.
     last_words: Mutex<BTreeMap<BrokerId, (String, String)>>,
 }
@@ -128,6 +131,7 @@ impl Systemd {
             user: config.user.as_deref(),
             timeout: config.timeout,
         };
+        let guard_reads = brokers.guard_reads.clone();
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         Ok(Self {
             shelf: config.shelf(&common.state_dir),
@@ -137,6 +141,7 @@ impl Systemd {
             run_dir: RUN_DIR.into(),
             timeout: config.timeout,
             start_timeout: config.start_timeout,
+            guard_reads,
             last_words: Mutex::default(),
         })
     }

@@ -465,6 +465,27 @@ async fn a_unit_whose_stop_ends_every_kafka_is_refused_where_another_may_run() {
 }
 
 #[tokio::test]
+async fn what_would_keep_a_kafka_from_its_files_and_its_secrets_is_told_before_the_night() {
+    let bed = bed().await;
+    let root = bed.root.path();
+    let template = root.join("template");
+    let secret = "config.providers=env\nconfig.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider\n\
+                  ssl.keystore.password=${env:STORE_PASSWORD}\n";
+    fs::write(&template, fs::read_to_string(&template).unwrap() + secret).unwrap();
+    bed.fake.machine().protect_system = "strict";
+    let looks = bed.driver().check(BROKER).await.into_iter();
+    let told: Vec<String> =
+        looks.map(|look| look.map_or_else(|error| chain(&error), |note| note.to_string())).collect();
+    for part in [
+        "/log from being written by Kafka, which would not start",
+        // The stand-in's Kafka is a script of its own, which may set it.
+        "WARNING: `ssl.keystore.password` takes ${env:STORE_PASSWORD}, and Kafka's environment here has no STORE_PASSWORD",
+    ] {
+        assert_eq!(told.iter().filter(|text| text.contains(part)).count(), 1, "{part}: {told:#?}");
+    }
+}
+
+#[tokio::test]
 async fn a_unit_gets_the_id_in_its_environment_and_one_port_for_two_is_a_warning() {
     let bed = bed().await;
     let driver = |port: &str| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use zbus::{OwnedVariant, Variant};
 
+use super::sandbox::Sandbox;
 use recovery::model::BrokerId;
 
 /// One unit at one moment. `*_after` and `*_within` are `None` for "never" and "without limit".
@@ -41,12 +42,15 @@ pub(super) struct Unit {
     pub(super) environment: BTreeMap<String, String>,
     /// The files of `EnvironmentFile=`, and whether they may be missing.
     pub(super) environment_files: Vec<(String, bool)>,
+    /// Names of variables that systemd sets itself, or hands through from its own environment.
+    pub(super) passed: Vec<String>,
     /// As systemd tells it: with a `!` before it, it may be missing.
     pub(super) working_directory: String,
     /// The directories that systemd makes for it.
     pub(super) makes: Vec<String>,
     /// Where the unit's own file system begins, if it has one.
     pub(super) root: String,
+    pub(super) sandbox: Sandbox,
     pub(super) exec_start: Vec<Vec<String>>,
     pub(super) exec_condition: Vec<Vec<String>>,
     /// What is run beside Kafka at its start, its stop and its end, with the setting that says so.
@@ -78,7 +82,7 @@ impl Unit {
             Some(Variant::Str(text)) => Ok(text.to_string()),
             _ => Err(format!("systemd does not tell {key} of {name}: is this systemd 252 or later?")),
         };
-        let any = |from: &Properties, key: &str| text(from, key).unwrap_or_default();
+        let any = word;
         let pid = |key: &str| match service.get(key).map(|value| &**value) {
             Some(Variant::U32(pid)) => Ok(i32::try_from(*pid).ok().filter(|pid| *pid != 0)),
             _ => Err(format!("systemd does not tell {key} of {name}: is this systemd 252 or later?")),
@@ -110,9 +114,11 @@ impl Unit {
             user: any(service, "User"),
             environment: words,
             environment_files: files(service.get("EnvironmentFiles")),
+            passed: passed(service),
             working_directory: any(service, "WorkingDirectory"),
             makes: made(service),
             root: any(service, "RootDirectory") + &any(service, "RootImage"),
+            sandbox: Sandbox::of(service),
             exec_start: commands(service.get("ExecStart")),
             exec_condition: commands(service.get("ExecCondition")),
             helpers: helpers(service),
@@ -187,6 +193,14 @@ impl Unit {
     }
 }
 
+/// A text, or nothing where systemd does not tell it.
+pub(super) fn word(from: &Properties, key: &str) -> String {
+    match from.get(key).map(|value| &**value) {
+        Some(Variant::Str(text)) => text.to_string(),
+        _ => String::new(),
+    }
+}
+
 fn truth(value: Option<&OwnedVariant>) -> bool {
     matches!(value.map(|value| &**value), Some(Variant::Bool(true)))
 }
@@ -215,7 +229,7 @@ fn strings(value: &Variant<'_>) -> Vec<String> {
     array.inner().iter().filter_map(text).collect()
 }
 
-fn texts(value: Option<&OwnedVariant>) -> Vec<String> {
+pub(super) fn texts(value: Option<&OwnedVariant>) -> Vec<String> {
     value.map(|value| strings(value)).unwrap_or_default()
 }
 
@@ -290,6 +304,22 @@ fn made(service: &Properties) -> Vec<String> {
     below.into_iter().flat_map(of).collect()
 }
 
+/// Beside `PassEnvironment=` what systemd sets for every service with a user.
+fn passed(service: &Properties) -> Vec<String> {
+    let set = [
+        "PATH",
+        "LANG",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "SYSTEMD_EXEC_PID",
+    ];
+    set.map(str::to_owned).into_iter().chain(texts(service.get("PassEnvironment"))).collect()
+}
+
 fn helpers(service: &Properties) -> Vec<(&'static str, Vec<String>)> {
     let of = |key: &'static str| commands(service.get(key)).into_iter().map(move |words| (key, words));
     ["ExecStop", "ExecStopPost", "ExecStartPre", "ExecStartPost"].into_iter().flat_map(of).collect()
@@ -313,12 +343,12 @@ pub(super) fn kafkas_own(words: &[String]) -> &[String] {
     if becomes_kafka(words) { &words[(before_kafka(words).len() + 1).min(words.len())..] } else { words }
 }
 
-fn is_guard(words: &[String]) -> bool {
+pub(super) fn is_guard(words: &[String]) -> bool {
     before_kafka(words).iter().skip(1).any(|word| word == "guard")
 }
 
 /// All before the `--` that ends guard's own arguments.
-fn before_kafka(words: &[String]) -> &[String] {
+pub(super) fn before_kafka(words: &[String]) -> &[String] {
     words.split(|word| word == "--").next().unwrap_or_default()
 }
 

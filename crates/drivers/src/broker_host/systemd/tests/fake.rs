@@ -68,6 +68,8 @@ pub(super) struct Machine {
     pub(super) overridden: Option<&'static str>,
     /// What the unit has for `ExecStop=`.
     pub(super) exec_stop: Option<&'static str>,
+    /// What the unit has for `ProtectSystem=`.
+    pub(super) protect_system: &'static str,
     pub(super) on_start: OnStart,
     pub(super) on_stop: OnStop,
     pub(super) starts: u32,
@@ -309,6 +311,7 @@ impl Fake {
             loaded: Vec::new(),
             overridden: None,
             exec_stop: None,
+            protect_system: "full",
             on_start: OnStart::Runs,
             on_stop: OnStop::Ends,
             starts: 0,

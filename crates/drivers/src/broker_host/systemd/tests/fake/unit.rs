@@ -138,6 +138,11 @@ impl Service {
     }
 
     #[zbus(property)]
+    fn protect_system(&self) -> String {
+        locked(&self.0).protect_system.into()
+    }
+
+    #[zbus(property)]
     fn exec_start(&self) -> Vec<Exec> {
         exec(
             // What is there on every host stands for both.
