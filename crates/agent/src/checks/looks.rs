@@ -306,7 +306,7 @@ pub(super) async fn storage_attaches(storage: Arc<dyn Storage>, broker: BrokerId
 pub(super) async fn starts_here(world: Arc<World>, broker: BrokerId) -> Vec<Item> {
     let looks = world.ports.broker_host.check(broker).await;
     let remedy =
-        "correct it on this host, or in [broker_host]: a takeover by it would end before Kafka is started";
+        "correct it on this host, or in [broker_host]: until then a takeover by it fails, or is not safe";
     looks.into_iter().map(|look| Item::of(Check::BrokerHost(broker), look, remedy)).collect()
 }
 

@@ -118,6 +118,11 @@ impl Common {
         let content = self.template()?;
         // Kafka would take it for the beginning of the first key.
         let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
+        if content.contains(&0) {
+            return Err(
+                self.refused("it is not plain text, but UTF-16 or no text at all: save it as UTF-8".into())
+            );
+        }
         let template = Properties::parse(content).map_err(|error| self.refused(error.to_string()))?;
         Ok(override_with(template, broker))
     }

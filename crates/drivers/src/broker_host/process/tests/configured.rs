@@ -150,6 +150,20 @@ async fn a_byte_order_mark_is_told_and_left_out() {
 }
 
 #[tokio::test]
+async fn a_template_in_utf_16_is_refused_as_what_it_is() {
+    let bed = bed(FOREVER);
+    let template = fs::read_to_string(bed.root.path().join("template")).unwrap();
+    let wide: Vec<u8> =
+        "\u{feff}".encode_utf16().chain(template.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    fs::write(bed.root.path().join("template"), wide).unwrap();
+    let error = bed.driver().render(BROKER, Epoch(5)).await.unwrap_err();
+    assert!(
+        error.to_string().contains("not plain text, but UTF-16 or no text at all: save it as UTF-8"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn check_fails_an_advertised_name_that_a_takeover_would_lose() {
     let said = said_of(
         "process.roles=broker\nlisteners=INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:9094\n\
