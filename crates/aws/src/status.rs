@@ -25,8 +25,8 @@ const LOOK_WITHIN: Duration = Duration::from_secs(15);
 
 /// What EC2 says of the instances of hosts: their state, its own checks of them, and what it has scheduled.
 ///
-/// EC2 tells it late: its checks lag by minutes. So it supports what others see of a host, shows nothing of Kafka, and is no
-/// reason to act.
+/// An instance that is off is the second witness of its host's death where the cluster says nothing of the broker. EC2's
+/// checks lag by minutes, so they only support; and nothing of this is a sight of Kafka.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ec2StatusConfig {

@@ -17,7 +17,7 @@ use crate::model::{
 use outage::{Failed, Failing};
 
 pub use outage::Outage;
-pub use seen::{LedgerSeen, Observation, ProbeSeen, Seen, StorageSeen};
+pub use seen::{LedgerSeen, MachineSeen, Observation, ProbeSeen, Seen, StorageSeen};
 
 /// A process that was seen to run longer ago than this before it was seen to have ended may have ended at any
 /// time between: a few looks at it, of four a second.
@@ -353,9 +353,10 @@ pub fn observe(
 }
 
 /// What the platform said of machines, as far as it still counts.
-fn machines(board: &Board, now: Moment) -> BTreeMap<HostName, MachineState> {
-    let counts = board.machines.iter().filter(|(_, (at, _, limit))| now.since(*at) <= *limit);
-    counts.map(|(host, (_, state, _))| (host.clone(), state.clone())).collect()
+fn machines(board: &Board, now: Moment) -> BTreeMap<HostName, MachineSeen> {
+    let ages = board.machines.iter().map(|(host, (at, state, limit))| (host, now.since(*at), state, *limit));
+    let fresh = ages.filter(|(_, age, _, limit)| age <= limit);
+    fresh.map(|(host, age, state, _)| (host.clone(), MachineSeen { state: state.clone(), age })).collect()
 }
 
 /// What the checks found, as far as it still counts.

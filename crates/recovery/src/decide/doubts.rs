@@ -98,7 +98,8 @@ impl Case<'_> {
         lasting.get(self.others_expected() / 2).copied()
     }
 
-    /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear.
+    /// Our own probe is one witness. The other is the cluster: the broker list, or the controller's ear. Where those say
+    /// nothing, it is the platform, if it has every host off that may write: never against a sign of life.
     pub(super) fn second_witness(&self) -> Option<HoldReason> {
         let refused = self.here.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::Refused);
         match (self.here.listed, self.here.controller_silence) {
@@ -108,8 +109,16 @@ impl Case<'_> {
                 false => HoldReason::OutOfReach { silence },
             }),
             (_, Some(_)) | (Some(false), None) => None,
+            _ if self.machines_are_off() => None,
             _ => Some(HoldReason::OneWitness),
         }
+    }
+
+    /// The platform has said of every host that may write that its machine is off, since the broker answered last.
+    fn machines_are_off(&self) -> bool {
+        let silence = self.here.silence();
+        let off = |host: &HostName| self.seen.machines.get(host).is_some_and(|seen| seen.off_within(silence));
+        self.standing.is_some_and(|standing| !standing.writers.is_empty() && standing.writers.iter().all(off))
     }
 
     /// What the other agents say: one that gets an answer is enough to hold, and somebody must agree with us.

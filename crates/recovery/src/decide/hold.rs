@@ -34,7 +34,8 @@ pub enum HoldReason {
         /// The last sign of life.
         silence: Duration,
     },
-    /// Only our own probe speaks: the broker list still has it and the controller could not be asked.
+    /// Only our own probe speaks: the broker list still has it, the controller could not be asked, and no platform says
+    /// that its machine is off.
     OneWitness,
     /// Other agents are configured, and none of them can be asked.
     LoneObserver {

@@ -27,7 +27,7 @@ use crate::model::{
     BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Orders, Outcome, ProbeOutcome, Succession,
     Topology, VolumeUse, human,
 };
-use crate::observe::{Observation, ProbeSeen, Seen};
+use crate::observe::{MachineSeen, Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};
 
 /// A broker that may come back by itself is given at most this many times what the policy says, however long
@@ -364,9 +364,15 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
     said.extend(
         owner
             .and_then(|owner| seen.machines.get(owner).map(|machine| (owner, machine)))
-            .map(|(owner, machine)| format!("the platform: the machine of {owner} {machine} (no witness)")),
+            .map(|(owner, machine)| platform(owner, machine, here.silence())),
     );
     said
+}
+
+/// What the platform says of the owner's machine, for people.
+fn platform(owner: &HostName, machine: &MachineSeen, silence: Duration) -> String {
+    let counts = if machine.off_within(silence) { "a witness" } else { "no witness" };
+    format!("the platform: the machine of {owner} {} ({counts})", machine.state)
 }
 
 /// What the storage counts, for people. It may tell it late, so it is no witness.

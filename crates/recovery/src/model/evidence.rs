@@ -77,8 +77,8 @@ pub enum Fact {
     Peer(PeerView),
     /// What the daemon on this host has seen, told to a command beside it: what it remembers, and no witness.
     Daemon(PeerView),
-    /// What the platform under a host, such as EC2, says of its machine. It tells it late: it supports what
-    /// others see, and no decision rests on it.
+    /// What the platform under a host, such as EC2, says of its machine: a witness of the host's death where it is off. It
+    /// tells it late, so all else only supports.
     Machine {
         /// The host.
         host: HostName,

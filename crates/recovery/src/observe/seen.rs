@@ -84,6 +84,23 @@ pub struct ProbeSeen {
     pub failing_since: Option<Moment>,
 }
 
+/// What the platform said of a host's machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineSeen {
+    /// Its words.
+    pub state: MachineState,
+    /// How long ago it was asked.
+    pub age: Duration,
+}
+
+impl MachineSeen {
+    /// Whether it was off at some moment of the last `silence`: one that was off before may have been started since.
+    #[must_use]
+    pub fn off_within(&self, silence: Duration) -> bool {
+        matches!(self.state, MachineState::Off { .. }) && self.age <= silence
+    }
+}
+
 /// Everything known at one moment.
 #[derive(Debug, Clone)]
 pub struct Observation {
@@ -106,8 +123,8 @@ pub struct Observation {
     /// Signals that cannot see, with the reason. One look that fails is no blindness while the last one that
     /// saw is fresh.
     pub blind: BTreeMap<&'static str, String>,
-    /// What the platform under hosts says of their machines: no witness yet.
-    pub machines: BTreeMap<HostName, MachineState>,
+    /// What the platform under hosts says of their machines. One that is off is a witness of its host's death.
+    pub machines: BTreeMap<HostName, MachineSeen>,
     /// What the checks of this host found. One that is not there was not made lately: nothing is known.
     pub checks: BTreeMap<Check, CheckSeen>,
     /// Brokers that this agent is at work on: what it claims is in the ledger from its next reading on.
@@ -193,6 +210,12 @@ impl Seen {
     #[must_use]
     pub fn answers(&self) -> bool {
         self.probe.as_ref().is_some_and(|p| p.outcome == ProbeOutcome::Answered)
+    }
+
+    /// For how long it has not answered us.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.probe.as_ref().and_then(|probe| probe.not_answering).unwrap_or_default()
     }
 
     /// Whether only this host cannot reach it: every look of this outage found it unreachable, and the active

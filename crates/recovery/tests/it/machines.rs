@@ -1,14 +1,15 @@
-//! What the platform says of a host's machine: people are told of it, and no decision rests on it.
+//! What the platform says of a host's machine: one that is off is the second witness, where the cluster says nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fakes::{BROKER, World};
-use recovery::decide::{Decision, decide, sentences};
+use recovery::decide::{Decision, HoldReason, decide, sentences};
 use recovery::model::{
-    Evidence, Fact, LedgerReading, LedgerStanding, MachineState, Moment, Now, ProbeOutcome,
+    BrokerId, Evidence, Fact, HostName, LedgerReading, LedgerStanding, MachineState, Moment, Now,
+    ProbeOutcome,
 };
-use recovery::observe::{Board, Observation, observe};
+use recovery::observe::{Board, MachineSeen, Observation, ProbeSeen, Seen, observe};
 use recovery::ports::Clock;
 
 const COUNTS_FOR: Duration = Duration::from_secs(120);
@@ -39,7 +40,7 @@ fn seen_at(second: u64, said: Option<MachineState>) -> Observation {
 #[test]
 fn what_the_platform_says_is_told_for_as_long_as_it_counts() {
     let told = |seen: &Observation| sentences(BROKER, seen).into_iter().find(|said| said.contains("machine"));
-    let expected = "the platform: the machine of kafka-1 is stopped (no witness)";
+    let expected = "the platform: the machine of kafka-1 is stopped (a witness)";
     assert_eq!(told(&seen_at(160, Some(off()))).as_deref(), Some(expected));
     assert_eq!(told(&seen_at(161, Some(off()))), None);
     assert_eq!(told(&seen_at(160, None)), None);
@@ -48,13 +49,58 @@ fn what_the_platform_says_is_told_for_as_long_as_it_counts() {
     assert_eq!(told(&seen_at(60, Some(ails))).as_deref(), Some(expected));
 }
 
+/// What is decided in second 100 of a broker that fell silent in second 40, and is on the broker list still.
+fn decided(board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision {
+    let mut seen = seen_at(100, None);
+    let age = |at: u64| Duration::from_secs(100 - at);
+    let told = board.iter().map(|(at, host, state)| {
+        (HostName::from(*host), MachineSeen { state: state.clone(), age: age(*at) })
+    });
+    seen.machines = told.collect();
+    let mut others = Seen::default();
+    (seen.metadata_fresh, seen.quorum_fresh) = (true, true);
+    others.probe = Some(ProbeSeen {
+        outcome: ProbeOutcome::Answered,
+        lasting: Duration::from_secs(60),
+        not_answering: None,
+        last_answer: None,
+        failing_since: None,
+    });
+    seen.brokers.extend([BrokerId(2), BrokerId(3)].map(|id| (id, others.clone())));
+    let broker = seen.brokers.get_mut(&BROKER).expect("observed");
+    (broker.listed, broker.controller_silence) = (Some(true), heard.map(age));
+    decide(BROKER, &seen, &World::topology(), &World::policy())
+}
+
+fn is_one_witness(decision: &Decision) -> bool {
+    matches!(decision, Decision::Hold { reasons } if reasons.contains(&HoldReason::OneWitness))
+}
+
 #[test]
-fn a_machine_that_is_off_is_no_second_witness() {
-    let (topology, policy) = (World::topology(), World::policy());
-    let decided = |said| decide(BROKER, &seen_at(100, said), &topology, &policy);
-    let (with, without) = (decided(Some(off())), decided(None));
-    let (Decision::Hold { reasons: with }, Decision::Hold { reasons: without }) = (with, without) else {
-        panic!("one witness is enough to hold");
-    };
-    assert_eq!(with, without);
+fn a_machine_that_is_off_is_the_second_witness() {
+    assert!(is_one_witness(&decided(&[], None)));
+    let decision = decided(&[(60, "kafka-1", off())], None);
+    let Decision::TakeOver(takeover) = decision else { panic!("{decision:?}") };
+    let said = "the platform: the machine of kafka-1 is stopped (a witness)";
+    assert!(takeover.because.iter().any(|because| because == said), "{:?}", takeover.because);
+}
+
+#[test]
+fn nothing_less_than_off_and_since_it_fell_silent_is_a_witness() {
+    let ails = MachineState::Ails { why: "EC2's check of its own system fails".to_owned() };
+    let changes = MachineState::Changes { to: "stopping".to_owned() };
+    for state in [MachineState::Runs, ails, changes] {
+        assert!(is_one_witness(&decided(&[(60, "kafka-1", state.clone())], None)), "{state:?}");
+    }
+    // It was off before it answered last: it may have been started since.
+    assert!(is_one_witness(&decided(&[(39, "kafka-1", off())], None)));
+    // Another host's machine says nothing of this one.
+    assert!(is_one_witness(&decided(&[(60, "kafka-2", off())], None)));
+}
+
+#[test]
+fn a_machine_that_is_off_says_nothing_against_the_controllers_ear() {
+    let decision = decided(&[(60, "kafka-1", off())], Some(100));
+    let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
+    assert!(matches!(reasons[..], [HoldReason::OutOfReach { .. }]), "{reasons:?}");
 }

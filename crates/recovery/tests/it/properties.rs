@@ -13,10 +13,10 @@ use recovery::decide::{Decision, HoldReason, decide, decide_manual};
 use recovery::journal::{Claim, Direction, Entry, EpochJournal, Record};
 use recovery::model::{
     Attempt, BrokerId, Candidate, Cause, Check, CheckSeen, Checked, Epoch, EpochState, HostName, Instruction,
-    LedgerStanding, LocalProcess, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView, ProbeOutcome,
-    Verdict, VolumeUse,
+    LedgerStanding, LocalProcess, MachineState, Moment, Now, Order, Orders, Outcome, PeerSaw, PeerView,
+    ProbeOutcome, Verdict, VolumeUse,
 };
-use recovery::observe::{LedgerSeen, Observation, Outage, ProbeSeen, Seen, StorageSeen};
+use recovery::observe::{LedgerSeen, MachineSeen, Observation, Outage, ProbeSeen, Seen, StorageSeen};
 use recovery::plan::{Phase, Plan, Step, plan};
 use recovery::policy::{Mode, Policy};
 use recovery::ports::Note;
@@ -183,11 +183,24 @@ fn standing() -> impl Strategy<Value = LedgerStanding> {
     })
 }
 
+fn machines() -> impl Strategy<Value = BTreeMap<HostName, MachineSeen>> {
+    let state = prop_oneof![
+        3 => Just(MachineState::Off { state: "stopped".into() }),
+        1 => Just(MachineState::Ails { why: "w".into() }),
+        1 => Just(MachineState::Changes { to: "stopping".into() }),
+        1 => Just(MachineState::Runs),
+    ];
+    let told = (state, duration()).prop_map(|(state, age)| MachineSeen { state, age });
+    let host = prop_oneof![Just("kafka-1"), Just("standby-1"), Just("standby-2")].prop_map(HostName::from);
+    prop::collection::btree_map(host, told, 0..3)
+}
+
 fn observation() -> impl Strategy<Value = Observation> {
     let brokers = prop::collection::vec(seen().prop_flat_map(further), 1..6);
     let paused = prop::bool::weighted(0.1);
-    (brokers, prop::option::of(standing()), any::<bool>(), any::<bool>(), peers(), paused).prop_map(
-        |(brokers, standing, metadata_fresh, quorum_fresh, peers, paused)| {
+    let fresh = (any::<bool>(), any::<bool>());
+    (brokers, prop::option::of(standing()), fresh, peers(), machines(), paused).prop_map(
+        |(brokers, standing, (metadata_fresh, quorum_fresh), peers, machines, paused)| {
             let now = Now { mono: NOW, wall: Timestamp::UNIX_EPOCH };
             let what = Instruction::Pause { broker: None, reason: "patching".into(), until: None };
             let order = Order { at: now.wall, host: "h".into(), who: "ada".into(), what };
@@ -208,7 +221,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 quorum_fresh,
                 peers,
                 blind: BTreeMap::new(),
-                machines: BTreeMap::new(),
+                machines,
                 checks: BTreeMap::new(),
                 working: BTreeSet::new(),
             }
@@ -226,7 +239,14 @@ fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str
     ensure(probe.not_answering.is_some_and(|d| d >= shortest), "not for long enough")?;
     let silent = broker.controller_silence.is_some_and(|s| s >= policy.controller_silent_for);
     let gone = broker.listed == Some(false) && broker.controller_silence.is_none();
-    ensure(silent || gone, "no second witness")?;
+    let standing = seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&BROKER));
+    let silence = probe.not_answering.unwrap_or_default();
+    let is_off = |host| {
+        let told: Option<&MachineSeen> = seen.machines.get(host);
+        told.is_some_and(|told| matches!(told.state, MachineState::Off { .. }) && told.age <= silence)
+    };
+    let off = broker.controller_silence.is_none() && standing.is_some_and(|s| s.writers.iter().all(is_off));
+    ensure(silent || gone || off, "no second witness")?;
     ensure(majority(seen, policy), "no majority in sight")?;
     let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
     ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
