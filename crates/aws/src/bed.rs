@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
@@ -86,8 +86,9 @@ impl World {
         }
     }
 
-    /// Gives a client the key of this world.
+    /// Gives a driver a client of its own, with the key of this world.
     pub(crate) fn admit(&self, ec2: &mut Ec2) {
+        ec2.client = Arc::default();
         ec2.key = Some(self.key.clone());
     }
 

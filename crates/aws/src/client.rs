@@ -1,6 +1,8 @@
 //! A client of EC2 that is made when it is first used, and whose calls all return.
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
@@ -26,9 +28,15 @@ const ATTEMPTS: u32 = 5;
 /// The longest pause between two of them: a takeover waits.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// A client that is made when it is first used.
+type Lazy = OnceCell<Client>;
+
+/// The clients of this process, by what they ask: a client's connections, credentials and limits are for all drivers.
+static CLIENTS: Mutex<BTreeMap<Ec2Config, Weak<Lazy>>> = Mutex::new(BTreeMap::new());
+
 /// Where EC2 is asked. Credentials come by the SDK's default chain: the environment, the profile of `AWS_PROFILE`, a web
 /// identity, or the role of this instance (IMDSv2).
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ec2Config {
     /// The region, such as `eu-central-1`. Without it: `AWS_REGION`, the profile, or the region of this instance.
@@ -38,7 +46,7 @@ pub struct Ec2Config {
 }
 
 impl Ec2Config {
-    /// The client. Nothing is opened before it is used.
+    /// The client, which all drivers share that ask the same. Nothing is opened before it is used.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
@@ -61,10 +69,23 @@ impl Ec2Config {
             return Err(problems);
         }
         Ok(Ec2 {
+            client: self.client(),
             config: self,
-            client: OnceCell::new(),
             #[cfg(test)]
             key: None,
+        })
+    }
+}
+
+impl Ec2Config {
+    fn client(&self) -> Arc<Lazy> {
+        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|_, client| client.strong_count() > 0);
+        let shared = clients.get(self).and_then(Weak::upgrade);
+        shared.unwrap_or_else(|| {
+            let client = Arc::default();
+            clients.insert(self.clone(), Arc::downgrade(&client));
+            client
         })
     }
 }
@@ -73,7 +94,7 @@ impl Ec2Config {
 #[derive(Debug)]
 pub struct Ec2 {
     config: Ec2Config,
-    client: OnceCell<Client>,
+    pub(crate) client: Arc<Lazy>,
     /// The access key, instead of the default chain.
     #[cfg(test)]
     pub(crate) key: Option<String>,
@@ -149,6 +170,18 @@ mod tests {
             "{problems:?}"
         );
         assert!(problems[1].starts_with("ec2.endpoint: `ec2.local` does not begin"), "{problems:?}");
+    }
+
+    #[test]
+    fn drivers_that_ask_the_same_share_a_client() {
+        let of = |region: &str, endpoint: Option<&str>| {
+            let endpoint = endpoint.map(str::to_owned);
+            Ec2Config { region: Some(region.to_owned()), endpoint }.build().unwrap().client
+        };
+        let one = of("eu-south-1", None);
+        assert!(Arc::ptr_eq(&one, &of("eu-south-1", None)));
+        assert!(!Arc::ptr_eq(&one, &of("eu-south-2", None)));
+        assert!(!Arc::ptr_eq(&one, &of("eu-south-1", Some("https://ec2.local"))));
     }
 
     #[test]
