@@ -225,8 +225,18 @@ fn addresses(
     clients: &Arc<KnownClients>,
 ) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Address>>> {
     let moved = config.brokers.iter().filter_map(|(id, drivers)| Some((id, drivers.address.clone()?)));
-    let build = |address: AddressConfig| address.build(clients.clone()).map_err(bad("broker.address"));
-    moved.map(|(id, address)| Ok((*id, build(address)?))).collect()
+    let build = |id: BrokerId, address: AddressConfig| {
+        address.build(clients.clone(), others(config, id)).map_err(bad("broker.address"))
+    };
+    moved.map(|(id, address)| Ok((*id, build(*id, address)?))).collect()
+}
+
+/// The listeners of other brokers than this one, as far as they are configured.
+fn others(config: &Config, broker: BrokerId) -> Vec<Endpoint> {
+    let listener = |id: &BrokerId| config.topology.brokers.get(id).map(|broker| &broker.listener);
+    let configured = config.topology.brokers.keys().filter_map(listener).chain(&config.cluster.bootstrap);
+    let others: BTreeSet<&Endpoint> = configured.filter(|other| Some(*other) != listener(&broker)).collect();
+    others.into_iter().cloned().collect()
 }
 
 /// Who is connected to the guarded brokers here, for peers that are named by address.

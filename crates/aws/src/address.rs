@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use recovery::model::{Epoch, PLACED};
+use recovery::model::{Endpoint, Epoch, PLACED};
 use recovery::ports::{Address, Note, StepError};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use crate::fault::Fault;
 use crate::interface::{self, Deadline, Interface, Place};
+use crate::way_back::{self, NoAnswer, Others};
 use crate::{Ec2, Ec2Config};
 
 const DRIVER: &str = "ec2_secondary_ip";
@@ -22,13 +23,14 @@ const DRIVER: &str = "ec2_secondary_ip";
 /// Between two readings of where the address is.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long the last reading may take at least, which comes after all that took time.
+/// How long may take at least what comes after all that took time: an answer from elsewhere, and the last reading.
 const LAST_READ: Duration = Duration::from_secs(5);
 
 /// A secondary private address of an EC2 interface, which EC2 gives to one interface at a time.
 ///
 /// EC2 is told first, and is read back until this interface has the address and no other one of the VPC has; then the
-/// address is put on the link. The interfaces of all owners are in one subnet. A live old host cannot keep the address,
+/// address is put on the link, and another broker's host has to answer it: EC2 may tell of a move before packets
+/// follow. The interfaces of all owners are in one subnet. A live old host cannot keep the address,
 /// so none is asked for its consent.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -39,7 +41,7 @@ pub struct SecondaryIpConfig {
     pub interface: String,
     /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`.
     pub network_interface: String,
-    /// How long EC2 may take until what it tells shows the address here.
+    /// How long EC2 may take until what it tells shows the address here, and packets for it come.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
@@ -54,11 +56,16 @@ fn default_timeout() -> Duration {
 
 impl SecondaryIpConfig {
     /// The driver, ready to use. `link` puts the address on the link once EC2 has given it; it must not ask the link
-    /// who else has the address, because a VPC answers that itself.
+    /// who else has the address, because a VPC answers that itself. `others`: the listeners of other brokers, one of which
+    /// has to answer the address.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`, after those of `link`.
-    pub fn build(self, link: Result<Arc<dyn Address>, Vec<String>>) -> Result<SecondaryIp, Vec<String>> {
+    pub fn build(
+        self,
+        link: Result<Arc<dyn Address>, Vec<String>>,
+        others: Vec<Endpoint>,
+    ) -> Result<SecondaryIp, Vec<String>> {
         let mut problems = Vec::new();
         let link = link.map_err(|said| problems.extend(said)).ok();
         let hex = self.network_interface.strip_prefix("eni-").unwrap_or_default();
@@ -85,6 +92,7 @@ impl SecondaryIpConfig {
                 timeout: self.timeout,
                 ec2,
                 link,
+                others: Others { listeners: others, is_here: way_back::is_here },
                 links: PathBuf::from("/sys/class/net"),
             }),
             _ => Err(problems),
@@ -99,6 +107,7 @@ pub struct SecondaryIp {
     timeout: Duration,
     ec2: Ec2,
     link: Arc<dyn Address>,
+    others: Others,
     /// Where the kernel lists the interfaces of this host.
     links: PathBuf,
 }
@@ -116,10 +125,27 @@ impl SecondaryIp {
         fault.step(DRIVER, action, call, &self.ec2)
     }
 
-    /// This host's interface. Another host's is refused: the address would be here on the link, and its packets there.
+    /// This host's interface, once EC2 tells of it.
+    async fn find_own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
+        loop {
+            match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
+                Ok(own) => return self.compared(own, action),
+                Err(fault) if fault.passes() && deadline.left() > POLL_INTERVAL => sleep(POLL_INTERVAL).await,
+                Err(fault) => return Err(self.fault(action, "DescribeNetworkInterfaces", &fault)),
+            }
+        }
+    }
+
+    /// This host's interface, asked for once.
     async fn own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
-        let found = interface::by_id(&self.ec2, deadline.call(), &self.interface).await;
-        let own = found.map_err(|fault| self.fault(action, "DescribeNetworkInterfaces", &fault))?;
+        match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
+            Ok(own) => self.compared(own, action),
+            Err(fault) => Err(self.fault(action, "DescribeNetworkInterfaces", &fault)),
+        }
+    }
+
+    /// This host's interface. Another host's is refused: the address would be here on the link, and its packets there.
+    fn compared(&self, own: Interface, action: &str) -> Result<Interface, StepError> {
         let macs = fs::read_dir(&self.links).into_iter().flatten().flatten();
         let macs = macs.filter_map(|link| fs::read_to_string(link.path().join("address")).ok());
         if !macs.map(|mac| mac.trim().to_ascii_lowercase()).any(|mac| mac == own.mac) {
@@ -203,6 +229,24 @@ impl SecondaryIp {
         self.fault(action, "AssignPrivateIpAddresses", fault)
     }
 
+    /// Who has answered the address. Nobody: packets for it do not come here, whatever EC2 tells.
+    async fn answered(&self, action: &str, deadline: Deadline) -> Result<String, StepError> {
+        if self.others.listeners.is_empty() {
+            return Ok("no other broker is known that could answer it".to_owned());
+        }
+        let limit = deadline.left().max(LAST_READ);
+        match self.others.answered(self.address, Deadline::of(limit)).await {
+            Ok(Some(other)) => Ok(format!("the host of {other} answers it")),
+            Ok(None) => Ok("no other broker's host answers this one, so none could answer it".to_owned()),
+            Err(NoAnswer { why }) => {
+                let action = format!(
+                    "{action} (EC2 reads it here, and no answer of another broker's host comes to it: {why}). Look whether EC2's                      security groups and network ACLs let this interface reach the brokers"
+                );
+                Err(StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit })
+            }
+        }
+    }
+
     fn is_primary(&self, other: &Interface) -> String {
         format!(
             "{} is the first address of {other}, which cannot move: give the broker a secondary address of its own",
@@ -239,10 +283,11 @@ impl Address for SecondaryIp {
 
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError> {
         let (action, deadline) = (self.action(), Deadline::of(self.timeout));
-        let own = self.own(&action, deadline).await?;
+        let own = self.find_own(&action, deadline).await?;
         let was_here = own.has(self.address);
         self.move_here(&own, &action, deadline).await?;
         let link = self.link.acquire(epoch).await?;
+        let answered = self.answered(&action, deadline).await?;
         // Somebody else's script may have moved it meanwhile.
         match self.place(&own, Deadline::of(deadline.left().max(LAST_READ))).await {
             Ok(Place::Ours) => {}
@@ -256,7 +301,10 @@ impl Address for SecondaryIp {
             Err(fault) => return Err(self.fault(&action, "DescribeNetworkInterfaces", &fault)),
         }
         let said = if was_here { "was on" } else { "moved to" };
-        let text = format!("{} {said} {own}, and no other interface has it; {}", self.address, link.text);
+        let text = format!(
+            "{} {said} {own}, and no other interface has it; {}; {answered}",
+            self.address, link.text
+        );
         let mut note = Note { text, ..link }.with("network_interface", &own.id);
         if !was_here {
             note = note.with(PLACED, true);

@@ -17,6 +17,7 @@ mod fence;
 mod instance;
 mod interface;
 mod status;
+mod way_back;
 
 pub use address::{SecondaryIp, SecondaryIpConfig};
 pub use client::{Ec2, Ec2Config};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aws::SecondaryIpConfig;
 use drivers::address::NetlinkConfig;
 use drivers::clients::KnownClients;
+use recovery::model::Endpoint;
 use recovery::ports::Address;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -27,16 +28,21 @@ fn link(config: &SecondaryIpConfig) -> NetlinkConfig {
 }
 
 impl AddressConfig {
-    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it.
+    /// The driver, ready to use. Once the address is here, it resets the connections of `clients` to it. `others`: the
+    /// listeners of other brokers.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, clients: Arc<KnownClients>) -> Result<Arc<dyn Address>, Vec<String>> {
+    pub fn build(
+        self,
+        clients: Arc<KnownClients>,
+        others: Vec<Endpoint>,
+    ) -> Result<Arc<dyn Address>, Vec<String>> {
         match self {
             Self::Netlink(config) => Ok(Arc::new(config.build(clients)?)),
             Self::Ec2SecondaryIp(config) => {
                 let link = link(&config).build(clients).map(|link| Arc::new(link) as _);
-                Ok(Arc::new(config.build(link)?))
+                Ok(Arc::new(config.build(link, others)?))
             }
         }
     }

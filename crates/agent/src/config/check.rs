@@ -398,7 +398,7 @@ impl Check<'_> {
     ) {
         let (key, moved) = (format!("{section}.address.address"), address.address());
         self.once(&mut taken.values, key, format!("address {moved}"));
-        if let Err(said) = address.clone().build(Arc::default()) {
+        if let Err(said) = address.clone().build(Arc::default(), Vec::new()) {
             self.driver(&format!("{section}.address"), said);
         }
         self.listener_is_moved(&format!("{section}.listener"), listener, moved);

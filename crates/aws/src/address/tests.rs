@@ -71,7 +71,7 @@ fn host_of(more: Value, address: &str, config: impl Fn(Ec2Config) -> SecondaryIp
     let world = World::lay(more)?;
     let link = Arc::new(Link::default());
     let driver = SecondaryIpConfig { address: format!("{address}/24"), ..config(world.config()) };
-    let mut driver = driver.build(Ok(link.clone())).ok().unwrap();
+    let mut driver = driver.build(Ok(link.clone()), Vec::new()).ok().unwrap();
     world.admit(&mut driver.ec2);
     let links = tempfile::tempdir().unwrap();
     for (name, mac) in [("lo", "00:00:00:00:00:00"), ("ens5", "02:00:00:00:00:0b")] {
@@ -113,7 +113,8 @@ async fn an_address_moves_from_another_interface_and_is_read_back_page_by_page()
     let note = host.driver.acquire(EPOCH).await.unwrap();
     assert_eq!(
         note.text,
-        "10.20.0.11 moved to eni-b of i-0000000b, and no other interface has it; on the link"
+        "10.20.0.11 moved to eni-b of i-0000000b, and no other interface has it; on the link; no other broker is known that \
+         could answer it"
     );
     assert_eq!(note.details[PLACED], "true");
     assert_eq!(host.world.having(MOVED), ["eni-b"]);
@@ -197,6 +198,18 @@ async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
     host.nothing_moved();
 }
 
+/// What EC2 tells may come before packets follow.
+#[tokio::test]
+async fn an_address_that_no_other_host_answers_is_not_here() {
+    let Some(mut host) = host(json!({})) else { return };
+    // One that answers this host; the address is on no link of it, so that nothing finds its way back.
+    let port = host.world.config().endpoint.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
+    let listeners = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];
+    host.driver.others = Others { listeners, is_here: |_| false };
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("no answer of another broker's host comes to it: 127.0.0.1:"), "{error}");
+}
+
 #[tokio::test]
 async fn a_third_party_that_takes_the_address_meanwhile_is_found_by_reading_back() {
     // The read after the link is the second one.
@@ -217,7 +230,7 @@ async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check(
     assert_eq!(host.driver.holder().await.unwrap(), None, "nobody is asked for consent");
     host.driver.acquire(EPOCH).await.unwrap();
     let thief = SecondaryIpConfig { network_interface: "eni-a".to_owned(), ..config(host.world.config()) };
-    let mut thief = thief.build(Ok(Arc::new(Link::default()))).ok().unwrap();
+    let mut thief = thief.build(Ok(Arc::new(Link::default())), Vec::new()).ok().unwrap();
     host.world.admit(&mut thief.ec2);
     thief.assign(Deadline::of(thief.timeout)).await.unwrap();
     assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a of i-0000000a"));
@@ -316,9 +329,9 @@ async fn a_check_changes_nothing() {
 fn every_bad_value_is_told() {
     let text = "address = \"fd00::11/64\"\ninterface = \"ens5\"\nnetwork_interface = \"eth0\"\ntimeout = \"0s\"\nec2 = { region = \"\" }";
     let config: SecondaryIpConfig = toml::from_str(text).unwrap();
-    let problems = config.clone().build(Ok(Arc::new(Link::default()))).err().unwrap();
+    let problems = config.clone().build(Ok(Arc::new(Link::default())), Vec::new()).err().unwrap();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    let problems = config.build(Err(vec!["interface: is none".to_owned()])).err().unwrap();
+    let problems = config.build(Err(vec!["interface: is none".to_owned()]), Vec::new()).err().unwrap();
     assert_eq!((problems.len(), problems[0].as_str()), (5, "interface: is none"));
     assert!(toml::from_str::<SecondaryIpConfig>("network_interface = \"eni-1\"\nnic = 1").is_err());
 }
