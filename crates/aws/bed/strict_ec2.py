@@ -7,20 +7,35 @@ moto's EC2 is too kind: two interfaces keep one address there, and a stopped ins
 Every access key has a world of its own, which a test lays by `PUT /world/KEY` and reads by `GET /world/KEY`:
 
     subnets     id -> vpc, cidr
-    interfaces  id -> subnet, mac, primary, secondary [...], instance
+    interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}
     instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class
     faults      [{action, times, kind, ...}], see `Fault`
     deny        [action, ...] that the key may not do
+    policy      of IAM, for the key: what it does not allow is denied
     remap       seconds until what Describe tells follows a change of addresses
     stop        seconds that an instance is `stopping`
+    orderly     seconds that it takes longer without `Force`
     stale       seconds for which Describe tells the states before the last change
     page        the most that one answer lists
+    bed         whether hosts follow it: an instance has stopped or started once the bed says so
+    effect      seconds until packets follow a change of addresses
     log         [{action, params, answer}], filled in here
 
-It prints its port, and ends with its standard input.
+`POST /world/KEY` changes a part of it: subnets, interfaces and instances by id, numbers, and
+
+    faults      more of them, after those that are there
+    heal        no faults any more
+    assign      address -> interface, as somebody else's call has it
+    done        instance -> the state that its host has come to
+
+`GET /world/KEY/state` leaves the log out, and says what hosts are to follow: `wanted` (instance -> state) and `routes`
+(address -> the interface that packets go to).
+
+It listens on the address that it is given, or on loopback, prints its port, and ends with its standard input.
 """
 
 import copy
+import fnmatch
 import io
 import ipaddress
 import json
@@ -40,6 +55,7 @@ from werkzeug.serving import make_server
 
 CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 MOST_ADDRESSES = 15
+KNOBS = ("remap", "stop", "orderly", "stale", "page", "effect")
 LOCK = threading.RLock()
 WORLDS = {}
 
@@ -61,20 +77,54 @@ class World:
         self.instances = laid.get("instances", {})
         self.faults = laid.get("faults", [])
         self.deny = laid.get("deny", [])
-        self.knobs = {name: laid.get(name, 0) for name in ("remap", "stop", "stale", "page")}
+        self.policy = laid.get("policy")
+        self.knobs = {name: laid.get(name, 0) for name in KNOBS}
+        self.bed = laid.get("bed", False)
         self.log = []
+        self.wanted = self.carried = self.owners()
+        self.carried_at = 0.0
         self.shown = None  # what Describe tells until then: (time, interfaces, instances)
 
     def told(self):
         """Interfaces and instances as Describe tells them now."""
         for instance in self.instances.values():
             due, then = instance.get("due", (None, None))
-            if due is not None and time.monotonic() >= due:
-                instance["state"] = then
-                del instance["due"]
+            if due is None or time.monotonic() < due:
+                continue
+            if self.bed and instance.get("done") != then:
+                instance["wanted"] = then
+                continue
+            instance["state"] = then
+            for name in ("due", "wanted", "done"):
+                instance.pop(name, None)
         if self.shown and time.monotonic() < self.shown[0]:
             return self.shown[1], self.shown[2]
         return self.interfaces, self.instances
+
+    def owners(self):
+        """The interface that has each address."""
+        return {address: id for id, nic in self.interfaces.items() for address in addresses(nic)}
+
+    def routes(self):
+        """The interface that packets for each address go to."""
+        owners = self.owners()
+        if owners != self.wanted:
+            self.wanted, self.carried_at = owners, time.monotonic() + self.knobs["effect"]
+        if time.monotonic() >= self.carried_at:
+            self.carried = owners
+        return owners | self.carried
+
+    def change(self, told):
+        """Carries out what a test asks for."""
+        for name in ("subnets", "interfaces", "instances"):
+            for id, more in told.get(name, {}).items():
+                getattr(self, name).setdefault(id, {}).update(more)
+        self.knobs |= {name: told[name] for name in KNOBS if name in told}
+        self.faults = ([] if told.get("heal") else self.faults) + told.get("faults", [])
+        for address, to in told.get("assign", {}).items():
+            steal(self, {"address": address, "to": to})
+        for id, state in told.get("done", {}).items():
+            self.instances[id]["done"] = state
 
     def lag(self, seconds):
         """For so long Describe goes on to tell what it tells now."""
@@ -99,11 +149,12 @@ def world_of(authorization):
 class Actions:
     """What replaces moto's EC2. `self` is moto's reader of one request."""
 
-    def begin(self, action, has_dry_run=False):
+    def begin(self, action, of=None, ids=(), has_dry_run=False):
+        """`of`, `ids`: the kind of thing and the things that a policy can allow the action for; without, for all alone."""
         world = world_of(self.headers.get("Authorization"))
         if world is None:
             raise Refused("AuthFailure", "AWS was not able to validate the provided access credentials")
-        if action in world.deny:
+        if action in world.deny or not all(allows(world.policy, action, *one) for one in resources(world, of, ids)):
             raise Refused("UnauthorizedOperation", "You are not authorized to perform this operation.")
         if has_dry_run and self._get_param("DryRun", False):
             raise DryRunClientError()
@@ -128,8 +179,8 @@ class Actions:
         return ActionResult({"Subnets": subnets})
 
     def assign_private_ip_addresses(self):
-        world = Actions.begin(self, "AssignPrivateIpAddresses")
         to = self._get_param("NetworkInterfaceId")
+        world = Actions.begin(self, "AssignPrivateIpAddresses", "network-interface", [to])
         wanted = self._get_param("PrivateIpAddresses", [])
         nic = world.interfaces.get(to)
         if nic is None:
@@ -173,12 +224,45 @@ class Actions:
         return ActionResult({"InstanceStatuses": page, "NextToken": token})
 
     def stop_instances(self):
-        world = Actions.begin(self, "StopInstances", has_dry_run=True)
+        world = Actions.begin(self, "StopInstances", "instance", self._get_param("InstanceIds", []), has_dry_run=True)
         return ActionResult({"StoppingInstances": change(self, world, "stopping", "stopped")})
 
     def start_instances(self):
-        world = Actions.begin(self, "StartInstances", has_dry_run=True)
+        world = Actions.begin(self, "StartInstances", "instance", self._get_param("InstanceIds", []), has_dry_run=True)
         return ActionResult({"StartingInstances": change(self, world, "pending", "running")})
+
+
+OURS = {"".join(word.capitalize() for word in name.split("_")) for name in vars(Actions) if not name.startswith("_")}
+
+
+def resources(world, of, ids):
+    """The names and tags by which a policy knows things."""
+    if of is None:
+        return [("*", {})]
+    things = world.instances if of == "instance" else world.interfaces
+    name = f"arn:aws:ec2:eu-central-1:123456789012:{of}/"
+    return [(name + id, things.get(id, {}).get("tags", {})) for id in ids]
+
+
+def allows(policy, action, name, tags):
+    """Whether a policy allows an action for one thing. What is not known here is refused, never ignored."""
+    if policy is None:
+        return True
+    listed = lambda value: value if isinstance(value, list) else [value]
+    for statement in policy["Statement"]:
+        if statement["Effect"] != "Allow" or statement.keys() - {"Sid", "Effect", "Action", "Resource", "Condition"}:
+            raise ValueError(f"a statement that is not known here: {statement}")
+        conditions = statement.get("Condition", {})
+        if conditions.keys() - {"StringEquals"}:
+            raise ValueError(f"a condition that is not known here: {conditions}")
+        tag = lambda key: tags.get(key.removeprefix("aws:ResourceTag/")) if key.startswith("aws:ResourceTag/") else None
+        if (
+            any(fnmatch.fnmatchcase(f"ec2:{action}", wanted) for wanted in listed(statement["Action"]))
+            and any(fnmatch.fnmatchcase(name, wanted) for wanted in listed(statement["Resource"]))
+            and all(tag(key) in listed(value) for key, value in conditions.get("StringEquals", {}).items())
+        ):
+            return True
+    return False
 
 
 def change(request, world, meanwhile, then):
@@ -193,13 +277,17 @@ def change(request, world, meanwhile, then):
         if of.get("class") == "ephemeral":
             raise Refused("UnsupportedOperation", f"The instance '{id}' does not have an 'ebs' root device type.")
     world.lag(world.knobs["stale"])
+    orderly = then == "stopped" and not request._get_param("Force", False)
+    takes = world.knobs["stop"] + (world.knobs["orderly"] if orderly else 0)
     changes = []
     for id in ids:
         of = world.instances[id]
         before = of["state"]
         if before not in (meanwhile, then):
             of["state"] = meanwhile
-            of["due"] = (time.monotonic() + world.knobs["stop"], then)
+            of.pop("wanted", None)
+            of.pop("done", None)
+            of["due"] = (time.monotonic() + takes, then)
             of["reason"] = f"User initiated ({time.strftime('%Y-%m-%d %H:%M:%S GMT', time.gmtime())})"
         states = {"CurrentState": state(of["state"]), "PreviousState": state(before)}
         changes.append({"InstanceId": id, **states})
@@ -292,6 +380,8 @@ class Server:
         action, world = params.get("Action", ""), world_of(env.get("HTTP_AUTHORIZATION"))
         with LOCK:
             fault = world.fault(action) if world else None
+        if world and action not in OURS and not allows(world.policy, action, "*", {}):
+            fault = {"kind": "refuse", "code": "UnauthorizedOperation", "status": "403 Forbidden"}
         kind = fault["kind"] if fault else None
         if kind == "delay":
             time.sleep(fault["seconds"])
@@ -318,14 +408,21 @@ class Server:
         start(status, headers)
         return [content]
 
-    def page(self, env, start, key):
+    def page(self, env, start, path):
+        key, _, part = path.partition("/")
         with LOCK:
+            told = env["wsgi.input"].read(int(env.get("CONTENT_LENGTH") or 0))
             if env["REQUEST_METHOD"] == "PUT":
-                laid = json.loads(env["wsgi.input"].read(int(env["CONTENT_LENGTH"])))
-                WORLDS[key] = World(laid)
+                WORLDS[key] = World(json.loads(told))
             world = WORLDS[key]
+            if env["REQUEST_METHOD"] == "POST":
+                world.change(json.loads(told))
             world.told()
-            told = {"interfaces": world.interfaces, "instances": world.instances, "log": world.log}
+            wanted = {id: of["wanted"] for id, of in world.instances.items() if "wanted" in of}
+            told = {"wanted": wanted, "routes": world.routes()}
+            told |= {"interfaces": world.interfaces, "instances": world.instances}
+            if part != "state":
+                told["log"] = world.log
             content = json.dumps(told).encode()
         start("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(content)))])
         return [content]
@@ -348,7 +445,7 @@ def main():
     for name, method in vars(Actions).items():
         if not name.startswith("_") and name != "begin":
             setattr(EC2Response, name, method)
-    server = make_server("127.0.0.1", 0, Server(), threaded=True)
+    server = make_server(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, Server(), threaded=True)
     print(server.port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()

@@ -51,8 +51,8 @@ impl World {
             );
             return None;
         };
-        let nic = |subnet: &str, mac: &str, primary: &str, secondary: &[&str], instance: &str| json!({"subnet": subnet, "mac": mac, "primary": primary, "secondary": secondary, "instance": instance});
-        let instance = |name: &str, interface: &str| json!({"state": "running", "tags": {"Name": name}, "interface": interface});
+        let nic = |subnet: &str, mac: &str, primary: &str, secondary: &[&str], instance: &str| json!({"subnet": subnet, "mac": mac, "primary": primary, "secondary": secondary, "instance": instance, "tags": {"understudy": "kafka"}});
+        let instance = |name: &str, interface: &str| json!({"state": "running", "tags": {"Name": name, "understudy": "kafka"}, "interface": interface});
         let mut laid = json!({
             "subnets": {
                 "subnet-1": {"vpc": "vpc-1", "cidr": "10.20.0.0/24"},
@@ -76,6 +76,11 @@ impl World {
         let world = Self { port, key };
         world.page("PUT", &laid.to_string());
         Some(world)
+    }
+
+    /// Changes a part of it.
+    pub(crate) fn change(&self, more: &Value) {
+        self.page("POST", &more.to_string());
     }
 
     /// Where drivers ask it.
@@ -122,6 +127,24 @@ impl World {
         assert!(head.contains(" 200 "), "{answer}");
         body.to_owned()
     }
+}
+
+/// What the role of a standby may do, by the guide.
+pub(crate) fn policy() -> Value {
+    serde_json::from_str(include_str!("../../../deploy/aws/iam-standby.json")).expect("it is JSON")
+}
+
+/// The same without one action.
+pub(crate) fn policy_without(action: &str) -> Value {
+    let mut policy = policy();
+    for statement in policy["Statement"].as_array_mut().unwrap() {
+        match &mut statement["Action"] {
+            Value::Array(actions) => actions.retain(|one| one != action),
+            one if one == action => *one = json!([]),
+            _ => {}
+        }
+    }
+    policy
 }
 
 /// A client of an endpoint where nobody listens.

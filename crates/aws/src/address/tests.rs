@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::bed::{World, nowhere};
+use crate::bed::{World, nowhere, policy, policy_without};
 
 const EPOCH: Epoch = Epoch(1);
 const MOVED: &str = "10.20.0.11";
@@ -292,6 +292,32 @@ async fn what_the_role_may_not_do_is_named_by_check_and_at_the_moment_of_use() {
         let error = words(host.driver.check().await.unwrap_err());
         assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
     }
+}
+
+#[tokio::test]
+async fn the_policy_of_the_guide_is_enough_and_nothing_of_it_too_much() {
+    let Some(host) = host(json!({"policy": policy()})) else { return };
+    host.driver.check().await.unwrap();
+    host.driver.acquire(EPOCH).await.unwrap();
+    for action in ["AssignPrivateIpAddresses", "DescribeNetworkInterfaces"] {
+        let policy = policy_without(&format!("ec2:{action}"));
+        let Some(host) = self::host(json!({"policy": policy})) else { return };
+        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
+        host.nothing_moved();
+    }
+    let Some(host) = self::host(json!({"policy": policy_without("ec2:DescribeSubnets")})) else { return };
+    let error = words(host.driver.check().await.unwrap_err());
+    assert!(error.contains("do not allow ec2:DescribeSubnets"), "{error}");
+}
+
+#[tokio::test]
+async fn the_policy_of_the_guide_lets_no_address_move_to_an_interface_without_the_tag() {
+    let Some(host) = host(json!({"policy": policy()})) else { return };
+    host.world.change(&json!({"interfaces": {"eni-b": {"tags": {}}}}));
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("do not allow ec2:AssignPrivateIpAddresses"), "{error}");
+    host.nothing_moved();
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use recovery::ports::chain;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::bed::{World, nowhere};
+use crate::bed::{World, nowhere, policy, policy_without};
 
 const EPOCH: Epoch = Epoch(1);
 const HOST: &str = "kafka-1";
@@ -248,4 +248,39 @@ fn every_bad_value_is_told() {
     let text = "timeout = \"0s\"\ninstance = { tag = \"kafka\", id = \"kafka\" }\nec2 = { endpoint = \"x\" }";
     let problems = toml::from_str::<Ec2StopConfig>(text).unwrap().build().unwrap_err();
     assert_eq!(problems.len(), 4, "{problems:?}");
+}
+
+#[tokio::test]
+async fn the_policy_of_the_guide_is_enough_and_nothing_of_it_too_much() {
+    let Some((_world, stop)) = stop(json!({"policy": policy()})) else { return };
+    stop.check(&HOST.into()).await.unwrap();
+    stop.fence(&HOST.into(), EPOCH).await.unwrap();
+    assert_eq!(stop.prove(&HOST.into(), EPOCH).await.unwrap().by, DRIVER);
+    stop.lift(&HOST.into()).await.unwrap();
+    let without = |action: &str| self::stop(json!({"policy": policy_without(&format!("ec2:{action}"))}));
+    for action in ["DescribeInstances", "StopInstances"] {
+        let Some((world, stop)) = without(action) else { return };
+        let expected = format!("do not allow ec2:{action}");
+        let checked = chain(&stop.check(&HOST.into()).await.unwrap_err());
+        let fenced = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());
+        assert!(checked.contains(&expected) && fenced.contains(&expected), "{checked}; {fenced}");
+        assert_eq!(state(&world), "running");
+    }
+    let Some((_world, stop)) = without("DescribeInstanceStatus") else { return };
+    stop.fence(&HOST.into(), EPOCH).await.unwrap();
+    assert!(unproven(&stop).await.contains("do not allow ec2:DescribeInstanceStatus"));
+    let Some((_world, stop)) = without("StartInstances") else { return };
+    stop.fence(&HOST.into(), EPOCH).await.unwrap();
+    let error = chain(&stop.lift(&HOST.into()).await.unwrap_err());
+    assert!(error.contains("do not allow ec2:StartInstances"), "{error}");
+}
+
+#[tokio::test]
+async fn the_policy_of_the_guide_stops_no_instance_without_the_tag() {
+    let Some((world, stop)) = stop(with(in_state("running"), json!({"policy": policy()}))) else { return };
+    let checked = chain(&stop.check(&HOST.into()).await.unwrap_err());
+    assert!(checked.contains("do not allow ec2:StopInstances"), "{checked}");
+    let fenced = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());
+    assert!(fenced.contains("do not allow ec2:StopInstances"), "{fenced}");
+    assert_eq!(state(&world), "running");
 }
