@@ -17,6 +17,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     orderly     seconds that it takes longer without `Force`
     stale       seconds for which Describe tells the states before the last change
     page        the most that one answer lists
+    region      that the metadata of an instance tells, at /metadata/KEY
     bed         whether hosts follow it: an instance has stopped or started once the bed says so
     effect      seconds until packets follow a change of addresses
     log         [{action, params, answer}], filled in here
@@ -80,6 +81,7 @@ class World:
         self.policy = laid.get("policy")
         self.knobs = {name: laid.get(name, 0) for name in KNOBS}
         self.bed = laid.get("bed", False)
+        self.region = laid.get("region", "eu-central-1")
         self.log = []
         self.wanted = self.carried = self.owners()
         self.carried_at = 0.0
@@ -372,6 +374,8 @@ class Server:
 
     def __call__(self, env, start):
         path = env.get("PATH_INFO", "")
+        if path.startswith("/metadata/"):
+            return self.metadata(env, start, *path.removeprefix("/metadata/").split("/", 1))
         if path.startswith("/world/"):
             return self.page(env, start, path.removeprefix("/world/"))
         body = env["wsgi.input"].read(int(env.get("CONTENT_LENGTH") or 0))
@@ -398,6 +402,20 @@ class Server:
             env["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionError("the reply is lost")
         return self.answer(start, world, action, params, answered["status"], answered["headers"], content)
+
+    def metadata(self, env, start, key, path):
+        """IMDSv2: nothing without a token."""
+        token = f"token-of-{key}"
+        if (env["REQUEST_METHOD"], path) == ("PUT", "latest/api/token"):
+            content = token
+        elif env.get("HTTP_X_AWS_EC2_METADATA_TOKEN") != token:
+            start("401 Unauthorized", [])
+            return [b""]
+        else:
+            content = {"latest/meta-data/placement/region": WORLDS[key].region}[path]
+        headers = [("Content-Length", str(len(content))), ("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")]
+        start("200 OK", headers)
+        return [content.encode()]
 
     def note(self, world, action, params, answer):
         if world:

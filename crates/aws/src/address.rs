@@ -131,16 +131,30 @@ impl SecondaryIp {
             match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
                 Ok(own) => return self.compared(own, action),
                 Err(fault) if fault.passes() && deadline.left() > POLL_INTERVAL => sleep(POLL_INTERVAL).await,
-                Err(fault) => return Err(self.fault(action, "DescribeNetworkInterfaces", &fault)),
+                Err(fault) => return Err(self.lost(action, &fault).await),
             }
         }
+    }
+
+    /// Why EC2 does not tell of this host's interface: it may be that of another region.
+    async fn lost(&self, action: &str, fault: &Fault) -> StepError {
+        if fault.code() == "InvalidNetworkInterfaceID.NotFound"
+            && let Some(own) = self.ec2.other_region().await
+        {
+            let (asked, interface) = (self.ec2.region(), &self.interface);
+            let why = format!(
+                "EC2 in {asked} has no {interface}, and this instance is in {own}: correct ec2.region"
+            );
+            return self.refused(action, why);
+        }
+        self.fault(action, "DescribeNetworkInterfaces", fault)
     }
 
     /// This host's interface, asked for once.
     async fn own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
         match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
             Ok(own) => self.compared(own, action),
-            Err(fault) => Err(self.fault(action, "DescribeNetworkInterfaces", &fault)),
+            Err(fault) => Err(self.lost(action, &fault).await),
         }
     }
 

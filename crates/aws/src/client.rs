@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
+use aws_config::imds;
+use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_ec2::Client;
@@ -25,6 +27,8 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
 /// Attempts of one call, the first included.
 const ATTEMPTS: u32 = 5;
+/// How long the metadata of this instance may take. Off EC2 nobody answers.
+const METADATA: Duration = Duration::from_secs(2);
 /// The longest pause between two of them: a takeover waits.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -73,6 +77,8 @@ impl Ec2Config {
             config: self,
             #[cfg(test)]
             key: None,
+            #[cfg(test)]
+            metadata: None,
         })
     }
 }
@@ -98,6 +104,9 @@ pub struct Ec2 {
     /// The access key, instead of the default chain.
     #[cfg(test)]
     pub(crate) key: Option<String>,
+    /// Where the metadata of this instance is.
+    #[cfg(test)]
+    pub(crate) metadata: Option<String>,
 }
 
 impl Ec2 {
@@ -122,6 +131,19 @@ impl Ec2 {
     pub(crate) fn region(&self) -> String {
         let found = self.client.get().and_then(|client| client.config().region().map(ToString::to_string));
         found.or_else(|| self.config.region.clone()).unwrap_or_else(|| "its default region".to_owned())
+    }
+
+    /// Another region than the one that is asked, if this instance's metadata (IMDSv2) says that it is there.
+    pub(crate) async fn other_region(&self) -> Option<String> {
+        let http = aws_smithy_http_client::Builder::new().build_http();
+        let config = ProviderConfig::without_region().with_http_client(http);
+        let client = imds::Client::builder().configure(&config).connect_timeout(METADATA).max_attempts(1);
+        #[cfg(test)]
+        let client = client.endpoint(self.metadata.as_deref().unwrap_or("http://127.0.0.1:9")).ok()?;
+        let provider = imds::region::ImdsRegionProvider::builder().configure(&config);
+        let provider = provider.imds_client(client.build()).build();
+        let own = timeout(METADATA, provider.region()).await.ok()??.to_string();
+        (own != self.region()).then_some(own)
     }
 
     async fn connect(&self) -> Result<Client, Fault> {

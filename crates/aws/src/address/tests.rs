@@ -279,6 +279,17 @@ async fn an_interface_that_is_not_this_hosts_is_refused() {
 }
 
 #[tokio::test]
+async fn a_region_that_is_not_this_instances_is_told() {
+    let named = |ec2| SecondaryIpConfig { network_interface: "eni-dead".to_owned(), ..config(ec2) };
+    let Some(host) = host_of(json!({"region": "eu-west-1"}), MOVED, named) else { return };
+    let expected =
+        "EC2 in eu-central-1 has no eni-dead, and this instance is in eu-west-1: correct ec2.region";
+    for error in [host.driver.check().await.unwrap_err(), host.driver.acquire(EPOCH).await.unwrap_err()] {
+        assert!(words(error).contains(expected));
+    }
+}
+
+#[tokio::test]
 async fn what_the_role_may_not_do_is_named_by_check_and_at_the_moment_of_use() {
     for action in ["AssignPrivateIpAddresses", "DescribeNetworkInterfaces"] {
         let Some(host) = host(json!({"deny": [action]})) else { return };
