@@ -47,6 +47,8 @@ struct State {
     denied: bool,
     /// Where the file server does not let it in to what is exported there.
     closed: BTreeSet<String>,
+    /// What its processes have in their environment, as `/etc/environment` would have it.
+    environment: Vec<(String, String)>,
 }
 
 impl State {
@@ -264,9 +266,10 @@ impl Host {
         environment: &[(&str, &str)],
     ) -> Result<Arc<Process>> {
         let mut state = self.state();
+        let given = state.environment.clone();
         let machine = state.machine.as_mut().ok_or_else(|| self.is_off())?;
         let mut entry = machine.enter(command);
-        entry.envs(environment.iter().copied());
+        entry.envs(given).envs(environment.iter().copied());
         let full_name = format!("{}-{name}", self.name);
         let process =
             Arc::new(Process::start(&full_name, entry, self.logs.join(format!("{full_name}.log")))?);
@@ -286,7 +289,9 @@ impl Host {
             let mut limited: Vec<&std::ffi::OsStr> =
                 ["timeout", "--kill-after=5", "300"].map(AsRef::as_ref).to_vec();
             limited.extend(command.iter().map(AsRef::as_ref));
-            machine.enter(&limited)
+            let mut entry = machine.enter(&limited);
+            entry.envs(state.environment.clone());
+            entry
         };
         output(entry)
     }
@@ -321,6 +326,12 @@ impl Host {
             Ok(Ok(_)) => true,
             Err(_) => false,
         }
+    }
+
+    /// Has every process that is started from now on find these variables.
+    pub(crate) fn set_environment(&self, variables: &[(&str, &str)]) {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.state().environment = variables.iter().map(own).collect();
     }
 
     /// Adds `address` (with prefix length) to the host's link, as an operator would by hand.
@@ -385,9 +396,7 @@ impl Host {
             .with_context(|| format!("host {} does not come up: {}", self.name, tail(&log, 500)))?;
         let link = self.link();
         let pid = machine.init.as_raw_nonzero();
-        let [a, b, c, d] = self.address.octets();
-        // A machine keeps its hardware address through a loss of power.
-        let hardware = format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
+        let hardware = self.hardware();
         shell::sh(&format!("ip link add {link} type veth peer name eth0 address {hardware} netns {pid}"))?;
         shell::sh(&format!("ip link set {link} master {BRIDGE} up"))?;
         machine.run(&["ip", "link", "set", "lo", "up"])?;
@@ -487,8 +496,15 @@ impl Host {
         anyhow!("host {} is off", self.name)
     }
 
-    fn link(&self) -> String {
+    /// The bed's end of its link.
+    pub(crate) fn link(&self) -> String {
         format!("v-{}", self.name)
+    }
+
+    /// The hardware address of its own end, which a machine keeps through a loss of power.
+    pub(crate) fn hardware(&self) -> String {
+        let [a, b, c, d] = self.address.octets();
+        format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

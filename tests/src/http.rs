@@ -1,4 +1,4 @@
-//! A GET request, and no more of HTTP than that takes.
+//! A request, and no more of HTTP than that takes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,12 +8,27 @@ use anyhow::{Context, Result};
 
 /// Asks `address` for `path`, and returns status code and body.
 pub(crate) fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<(u16, String)> {
+    send(address, "GET", path, "", limit)
+}
+
+/// Sends `address` a request, and returns status code and body.
+pub(crate) fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+    limit: Duration,
+) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     // HTTP/1.0: the answer is not chunked and ends with the connection.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("an answer that is not HTTP")?;

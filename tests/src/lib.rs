@@ -22,6 +22,7 @@
 pub mod agent;
 pub mod chaos;
 pub mod corner;
+pub mod ec2;
 mod eventually;
 mod export;
 mod fault;

@@ -256,7 +256,8 @@ pub(crate) fn volume(broker: i32) -> String {
     format!("broker{broker}")
 }
 
-fn tables<'c>(config: &'c mut Table, key: &str) -> impl Iterator<Item = &'c mut Table> {
+/// The tables of a list such as `[[host]]`.
+pub(crate) fn tables<'c>(config: &'c mut Table, key: &str) -> impl Iterator<Item = &'c mut Table> {
     let list = config.get_mut(key).and_then(Value::as_array_mut);
     list.into_iter().flatten().filter_map(Value::as_table_mut)
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use toml::Table;
 
 use crate::agent::Agent;
+use crate::ec2::Ec2;
 use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, Rejoin, Standing};
@@ -52,6 +53,8 @@ pub struct Scenario<'a> {
     pub at_home: Vec<Arc<Agent>>,
     /// The storage system, if the setup asks for one.
     pub ontap: Option<Ontap>,
+    /// The cloud, if the setup asks for one.
+    pub ec2: Option<Ec2>,
     /// The directory of the ledger `file`, as this process sees it.
     pub ledger: PathBuf,
     writer: Writer,
@@ -97,7 +100,8 @@ impl<'a> Scenario<'a> {
         let cluster = lab.kafka(setup.cluster.clone())?;
         let ledger = lab.kept("ledger")?;
         let ontap = setup.ontap.map(|_| Ontap::start(lab, &cluster)).transpose()?;
-        let (standbys, at_home) = agents(lab, &cluster, setup, ontap.as_ref())?;
+        let ec2 = setup.ec2.map(|_| Ec2::start(lab)).transpose()?;
+        let (standbys, at_home) = agents(lab, &cluster, setup, (ontap.as_ref(), ec2.as_ref()))?;
         let replicas = i32::from(setup.cluster.brokers.min(3));
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
         prepare(&cluster)?;
@@ -115,6 +119,7 @@ impl<'a> Scenario<'a> {
             standbys,
             at_home,
             ontap,
+            ec2,
             ledger,
             writer,
             loaded: None,
@@ -439,11 +444,17 @@ impl<'a> Scenario<'a> {
 type Agents = Vec<Arc<Agent>>;
 
 /// The agents of all standbys, by rank, and of the brokers' homes, with their configurations.
-fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) -> Result<(Agents, Agents)> {
+fn agents(
+    lab: &Lab,
+    cluster: &Cluster,
+    setup: &Setup,
+    (ontap, ec2): (Option<&Ontap>, Option<&Ec2>),
+) -> Result<(Agents, Agents)> {
     let mut standbys = Vec::new();
     for n in 1..=setup.standbys {
         let host = lab.host(&format!("standby-{n}"), &format!("10.77.0.{}", 30 + n))?;
         ontap.map_or(Ok(()), |ontap| ontap.plug_in(&host))?;
+        ec2.map_or(Ok(()), |ec2| ec2.plug_in(&host))?;
         standby::equip(lab, cluster, &host, setup.ledger)?;
         standbys.push(host);
     }
@@ -465,6 +476,9 @@ fn agents(lab: &Lab, cluster: &Cluster, setup: &Setup, ontap: Option<&Ontap>) ->
             standby::set(&mut config, "cluster", "controllers", setup.controllers.clone());
         }
         standby::fence_by(lab, &mut config, setup.fence, setup.then_switched_off && ontap.is_none())?;
+        if let (Some(ec2), Some(timeout)) = (ec2, setup.ec2) {
+            ec2.configure(&mut config, host, timeout);
+        }
         if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {
             ontap.configure(&mut config, host, timeout, setup.then_switched_off)?;
         }

@@ -15,7 +15,7 @@ use crate::preflight::{self, Scope};
 use crate::suite::{self, Outcome, Place, Ran, Test};
 use crate::test::is_plain;
 use crate::workspace::Workspace;
-use crate::{chaos, shell, sim};
+use crate::{chaos, ec2_bed, shell, sim};
 
 /// For how long stories are told before the next round of seeds and random faults.
 const STORIES: Duration = Duration::from_secs(300);
@@ -150,7 +150,7 @@ impl Search {
         let place = Place {
             root: &self.workspace.root,
             bed: Some(&self.bed),
-            ec2: None,
+            ec2: ec2_bed::ensure().ok(),
             seed: Some(seed),
             pinned: false,
             outputs,

@@ -37,6 +37,9 @@ pub struct Setup {
     /// Fence by the export rules of a storage system, with this deadline. Takes a cluster on
     /// [`Storage::Fuse`].
     pub ontap: Option<&'static str>,
+    /// Hosts are instances of an EC2, which fences them and moves addresses, with this deadline for the latter. With
+    /// `ontap`, it fences a host that lives on behind the export rules, if `then_switched_off` is set.
+    pub ec2: Option<&'static str>,
     /// Whether the power switch comes after the export rules, or after the outlet `fence`, for a host that lives on
     /// behind them.
     pub then_switched_off: bool,
@@ -59,6 +62,7 @@ impl Default for Setup {
             ledger: Storage::Bind,
             controllers: Vec::new(),
             ontap: None,
+            ec2: None,
             then_switched_off: false,
         }
     }

@@ -6,6 +6,7 @@ mod blind_window;
 mod boot_together;
 mod class_data;
 mod controlled_shutdown;
+mod ec2;
 mod failover_by_hand;
 mod fence_unproven;
 mod foreign_log_dir;

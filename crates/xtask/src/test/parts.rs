@@ -18,6 +18,9 @@ use crate::{cache, chaos, conformance, ec2_bed, nfs_bed, older, shell, sim, tool
 /// The package whose tests ask an EC2.
 const AWS: &str = "crates/aws";
 
+/// What the stories begin with whose hosts are instances of an EC2.
+const ON_EC2: &str = "ec2::";
+
 /// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
 const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
 
@@ -180,9 +183,7 @@ impl Runner {
         let Some(built) = self.built(report) else { return };
         let tests: Vec<Test> = built.tests.iter().filter(|test| !test.is_story()).cloned().collect();
         let tests: Vec<Test> = tests.into_iter().filter(|test| self.selected(test)).collect();
-        if tests.iter().any(|test| test.binary.package == AWS) {
-            self.ec2 = report.part("an EC2 for tests", |_| ec2_bed::ensure());
-        }
+        self.add_ec2(report, &tests);
         self.tell(report, "unit tests", false, tests);
     }
 
@@ -214,8 +215,17 @@ impl Runner {
         if tests.is_empty() {
             return;
         }
+        self.add_ec2(report, &tests);
         if self.bed(report).is_some() {
             self.tell(report, name, true, tests);
+        }
+    }
+
+    /// Makes the Python of the simulated EC2, where one of `tests` wants it.
+    fn add_ec2(&mut self, report: &mut Report, tests: &[Test]) {
+        let wants = |test: &Test| test.binary.package == AWS || test.path.starts_with(ON_EC2);
+        if self.ec2.is_none() && tests.iter().any(wants) {
+            self.ec2 = report.part("an EC2 for tests", |_| ec2_bed::ensure());
         }
     }
 
