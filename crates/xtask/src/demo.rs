@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::bed::Bed;
+use crate::ec2_bed;
 use crate::preflight::{self, Scope};
 use crate::workspace::{Profile, Workspace};
 
@@ -16,6 +17,18 @@ pub(crate) struct Args {
     /// Where the picture of the takeover goes [default: `timeline.svg` in the target directory].
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// What the hosts are.
+    #[arg(long, value_enum, default_value_t = Hosts::Rack)]
+    bed: Hosts,
+}
+
+/// What the hosts of a demonstration are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Hosts {
+    /// In a rack whose switch can turn them off; addresses are the link's.
+    Rack,
+    /// Instances of a simulated EC2, with log dirs on a simulated FSx for ONTAP.
+    Ec2,
 }
 
 /// Runs the command. Returns only when the demonstration could not be started.
@@ -25,7 +38,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
     let svg = args.svg.clone().unwrap_or_else(|| workspace.root.join("target/timeline.svg"));
     let svg = std::path::absolute(svg).context("--svg is not a usable path")?;
-    become_program(bed.program("demo")?.arg("--svg").arg(svg))
+    let mut demo = bed.program("demo")?;
+    demo.arg("--svg").arg(svg);
+    if args.bed == Hosts::Ec2 {
+        demo.arg("--ec2").env(ec2_bed::VARIABLE, ec2_bed::ensure()?);
+    }
+    become_program(&mut demo)
 }
 
 /// Replaces this process, so that Ctrl-C reaches the one who has hosts to remove, and its last line is the

@@ -15,8 +15,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use e2e::agent::Agent;
 use e2e::history::History;
+use e2e::kafka::ClusterSpec;
 use e2e::scenario::{Scenario, Setup, VICTIM};
-use e2e::{Lab, performance};
+use e2e::{Lab, Storage, performance};
 
 const NAME: &str = "demo";
 /// The producer's rate is drawn in steps of this.
@@ -28,17 +29,29 @@ struct Args {
     /// Where its picture goes
     #[arg(long, value_name = "FILE")]
     svg: PathBuf,
+    /// Hosts are instances of an EC2, with log dirs on FSx for ONTAP
+    #[arg(long)]
+    ec2: bool,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    performance(NAME, |lab| show(lab, &args.svg))
+    performance(NAME, |lab| show(lab, &args))
 }
 
-fn show(lab: &Lab, svg: &Path) -> Result<()> {
+/// The agent at the broker's home tells the standby's which clients are connected.
+fn setup(on_ec2: bool) -> Setup {
+    let rack = Setup { at_home: &[VICTIM], peers: true, ..Setup::default() };
+    if !on_ec2 {
+        return rack;
+    }
+    let cluster = ClusterSpec { storage: Storage::Fuse, ..ClusterSpec::default() };
+    Setup { cluster, ontap: Some("30s"), ec2: Some("60s"), then_switched_off: true, ..rack }
+}
+
+fn show(lab: &Lab, Args { svg, ec2 }: &Args) -> Result<()> {
     lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
-    // The agent at the broker's home tells the standby's which clients are connected.
-    let scenario = Scenario::begin(lab, &Setup { at_home: &[VICTIM], peers: true, ..Setup::default() })?;
+    let scenario = Scenario::begin(lab, &setup(*ec2))?;
     lab.note(format!(
         "{} records are acknowledged (acks=all); an agent starts on the standby and on the host of broker {VICTIM}",
         scenario.acked()

@@ -4,7 +4,7 @@ use crate::suite::Test;
 
 /// One story for each thing that the agent does or refuses; the others are told by `--tier netns`. One that comes
 /// pays with another that goes if the gate takes longer than twenty minutes.
-pub(crate) const STORIES: [&str; 15] = [
+pub(crate) const STORIES: [&str; 16] = [
     // It takes over from a host that dies, stands still and thaws, or comes back,
     "the_daemon_recovers_a_broker_whose_host_dies",
     "a_host_that_thaws_after_the_takeover_does_no_harm",
@@ -12,6 +12,8 @@ pub(crate) const STORIES: [&str; 15] = [
     // and from one that lives behind its fence, or left a lock;
     "a_fenced_hosts_agent_ends_its_kafka_and_gives_the_address_up",
     "a_dead_hosts_lock_is_waited_for",
+    // on EC2 as well, which says itself who has an address and has stopped;
+    "ec2_host_dies",
     // restarts in place, also where somebody else starts Kafka at boot;
     "a_killed_broker_is_restarted_in_place",
     "an_agent_waits_for_whoever_starts_kafka_at_boot",
