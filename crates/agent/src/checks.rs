@@ -5,6 +5,7 @@ mod address;
 mod class_data;
 mod looks;
 mod nfs;
+mod secured;
 mod standing;
 
 use std::collections::BTreeMap;
@@ -134,6 +135,7 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         all.push(Look::by_hand(Check::Signal(signal.to_owned()), move || looks::see(w.clone(), signal)));
     }
     all.extend(controllers(config));
+    all.extend(secured::looks(config));
     if config.ontap_clients.is_some() {
         let w = host();
         let check = Check::Signal("ontap_clients".to_owned());

@@ -14,7 +14,7 @@ use drivers::clients::{self, own::OwnClients};
 use drivers::cluster::advertised::{self, ReachPage};
 use drivers::storage::nfs_client::NfsClient;
 use jiff::Timestamp;
-use recovery::model::{BrokerId, PeerView};
+use recovery::model::{BrokerId, PeerView, Verdict};
 use recovery::ports::Cluster;
 use recovery::status::Status;
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,8 @@ async fn readyz(State(source): State<Source>) -> Response {
     // The detail: such a standby decides, and its takeover would fail.
     let failed = status.checks.iter().filter(|seen| seen.found.failed());
     failed.for_each(|seen| answer.1.push_str(&format!("not ready: {}\n", seen.found)));
+    let warned = status.checks.iter().filter(|seen| seen.found.verdict == Verdict::Warn);
+    warned.for_each(|seen| answer.1.push_str(&format!("warning: {}\n", seen.found)));
     answer.into_response()
 }
 

@@ -11,6 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, Error, RootCertStore};
 
 use super::off_path::{OffPathError, off_path};
+use kafka::security::SecurityConfig;
 
 /// How long reading a file may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -70,6 +71,12 @@ impl CertificateFile {
         Self { path: path.to_owned(), authorities: false }
     }
 
+    /// The files that a secured connection to Kafka needs.
+    pub fn of(security: &SecurityConfig) -> impl Iterator<Item = Self> + '_ {
+        let authorities = security.ca.iter().map(|file| Self::authorities(file));
+        authorities.chain(security.certificate.iter().map(|file| Self::chain(file)))
+    }
+
     /// The last second in which the file is good for TLS, as its certificates say.
     ///
     /// # Errors
@@ -80,6 +87,15 @@ impl CertificateFile {
         let good = if self.authorities { ends.iter().max() } else { ends.iter().min() };
         good.copied().ok_or_else(|| UnknownExpiry::NoCertificate { path: self.path.clone() })
     }
+}
+
+/// The last second in which all of a chain is valid that a listener shows.
+///
+/// # Errors
+/// When the TLS library does not tell of one.
+pub fn chain_good_until(chain: &[CertificateDer<'_>]) -> Result<Option<Timestamp>, Error> {
+    let ends: Vec<Timestamp> = chain.iter().map(end).collect::<Result<_, _>>()?;
+    Ok(ends.into_iter().min())
 }
 
 /// When each certificate in a file ends.
@@ -155,6 +171,14 @@ UroCIQCpuanCMBivASF8r2K7oIBC/muEhPajIZ9+QyFAYdzn+g==
         let both = format!("{OLD}{NEW}");
         assert_eq!(good_until(&both, false).await.unwrap(), at("2020-01-01T00:00:00Z"));
         assert_eq!(good_until(&both, true).await.unwrap(), at("2100-01-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn a_chain_that_is_shown_is_good_until_the_first_of_it_ends() {
+        let shown = [NEW, OLD].map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap());
+        assert_eq!(chain_good_until(&shown).unwrap(), Some(at("2020-01-01T00:00:00Z")));
+        assert_eq!(chain_good_until(&shown[..1]).unwrap(), Some(at("2100-01-01T00:00:00Z")));
+        assert_eq!(chain_good_until(&[]).unwrap(), None);
     }
 
     #[tokio::test]

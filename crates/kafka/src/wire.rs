@@ -12,6 +12,7 @@ mod error;
 pub mod fuzz;
 mod login;
 mod logs;
+mod rights;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange};
 use rustix::ioctl;
 use rustix::net::sockopt;
+use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -35,6 +37,7 @@ pub use self::calls::{ClusterSeen, Election, MetadataSeen, Registration, Topics}
 pub use self::controller::{Controller, ControllerError};
 pub use self::error::WireError;
 pub use self::logs::Replica;
+pub use self::rights::{Operation, Rights};
 pub(crate) use self::stream::Stream;
 
 /// A larger response is nonsense: the metadata of 200,000 partitions takes about 30 MB.
@@ -101,6 +104,12 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn is_resumed(&self) -> bool {
         self.stream.is_resumed()
+    }
+
+    /// The certificates by which the other side has shown who it is, its own first; none without TLS.
+    #[must_use]
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        self.stream.certificates()
     }
 
     /// Where it leads.

@@ -314,7 +314,10 @@ pub(super) async fn starts_here(world: Arc<World>, broker: BrokerId) -> Vec<Item
 pub(super) async fn certificate(file: CertificateFile) -> Vec<Item> {
     let item = Check::Certificate(file.path.clone());
     vec![match file.good_until().await {
-        Ok(until) => valid(item, until, Timestamp::now()),
+        Ok(until) => {
+            let remedy = "renew it, and restart the agent, which may have read it";
+            valid(item, until, Timestamp::now(), remedy)
+        }
         Err(error @ UnknownExpiry::Unclear { .. }) => {
             let remedy = format!("look at it: `openssl x509 -noout -enddate -in {}`", file.path.display());
             Item::warn(item, chain(&error), &remedy)
@@ -323,8 +326,7 @@ pub(super) async fn certificate(file: CertificateFile) -> Vec<Item> {
     }]
 }
 
-fn valid(item: Check, until: Timestamp, now: Timestamp) -> Item {
-    let remedy = "renew it, and restart the agent, which may have read it";
+pub(super) fn valid(item: Check, until: Timestamp, now: Timestamp, remedy: &str) -> Item {
     if until < now {
         Item::fail(item, format!("it was valid until {until:.0}"), remedy)
     } else if until.duration_since(now) < RENEW_WITHIN {
@@ -370,7 +372,7 @@ mod tests {
     fn a_certificate_is_told_of_a_fortnight_before_it_ends() {
         let now: Timestamp = "2026-11-24T03:00:00Z".parse().unwrap();
         let verdict = |until: &str| {
-            valid(Check::Certificate("/etc/ca.pem".into()), until.parse().unwrap(), now).verdict
+            valid(Check::Certificate("/etc/ca.pem".into()), until.parse().unwrap(), now, "renew it").verdict
         };
         assert_eq!(verdict("2026-12-09T03:00:00Z"), Verdict::Ok);
         assert_eq!(verdict("2026-12-08T02:59:59Z"), Verdict::Warn);

@@ -17,7 +17,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use recovery::decide::{Decision, HoldReason};
 use recovery::event::{Event, What};
-use recovery::model::{BrokerId, Outcome};
+use recovery::model::{BrokerId, Outcome, Verdict};
 use recovery::plan::Phase;
 use recovery::ports::EventSink;
 use recovery::status::Status;
@@ -91,6 +91,7 @@ pub struct Metrics {
     steps_failed: Family<ByStep, Counter>,
     blind: Family<BySignal, Gauge>,
     ready: Family<ByCheck, Gauge>,
+    warns: Family<ByCheck, Gauge>,
     /// The checks of which the last page told.
     ready_shown: Mutex<BTreeSet<ByCheck>>,
     volume_quiet: Family<ByBroker, Seconds>,
@@ -138,6 +139,7 @@ impl Default for Metrics {
             steps_failed: Family::default(),
             blind: Family::default(),
             ready: Family::default(),
+            warns: Family::default(),
             ready_shown: Mutex::default(),
             volume_quiet: Family::default(),
             client_idle: Family::default(),
@@ -191,6 +193,9 @@ impl Metrics {
         r.register("signal_blind", "1 while a signal cannot see", self.blind.clone());
         let ready = "0 while a check says that a takeover here would fail; not there without a fresh result";
         r.register("standby_ready", ready, self.ready.clone());
+        let warns =
+            "1 while a check warns: a certificate that ends soon, a takeover here that goes less well";
+        r.register("standby_warns", warns, self.warns.clone());
         let quiet = "Since the last operation in any of a broker's volumes, as the storage counts";
         r.register_with_unit("volume_io_age", quiet, seconds(), self.volume_quiet.clone());
         let idle =
@@ -232,10 +237,12 @@ impl Metrics {
         for found in status.checks.iter().map(|seen| &seen.found) {
             let labels = ByCheck { check: found.check.label(), of: found.check.of() };
             self.ready.get_or_create(&labels).set(i64::from(!found.failed()));
+            self.warns.get_or_create(&labels).set(i64::from(found.verdict == Verdict::Warn));
             now.insert(labels);
         }
         for gone in shown.difference(&now) {
             self.ready.remove(gone);
+            self.warns.remove(gone);
         }
         *shown = now;
     }

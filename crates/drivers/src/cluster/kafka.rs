@@ -87,10 +87,7 @@ impl ClusterConfig {
 
     /// The files with certificates that it needs.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
-        self.security.iter().chain(&self.controllers_security).flat_map(|config| {
-            let authorities = config.ca.iter().map(|file| CertificateFile::authorities(file));
-            authorities.chain(config.certificate.iter().map(|file| CertificateFile::chain(file)))
-        })
+        self.security.iter().chain(&self.controllers_security).flat_map(CertificateFile::of)
     }
 
     /// Everything that is wrong with it, as `key: reason`.

@@ -5,3 +5,4 @@ mod election;
 mod headway;
 pub mod kafka;
 pub mod registration;
+pub mod rights;

@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -89,6 +89,13 @@ impl Stream {
             Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(true),
         }
+    }
+
+    /// The certificates that the other side has shown, its own first.
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        let Self::Tls(tls) = self else { return &[] };
+        let State::Open(stream) = &tls.state else { return &[] };
+        stream.get_ref().1.peer_certificates().unwrap_or_default()
     }
 
     /// Whether the keys are those of an earlier connection.

@@ -20,6 +20,10 @@ pub enum Check {
     Cluster,
     /// A signal sees.
     Signal(String),
+    /// The agent may do in the cluster what it does in a takeover; empty, or the controller that was asked.
+    Rights(String),
+    /// The certificate of a listener is valid.
+    ListenerCertificate(String),
     /// A controller's listener accepts connections; empty if none is configured.
     Controller(String),
     /// Every fence of a host answers.
@@ -57,6 +61,8 @@ impl Check {
             Self::Ledger => "ledger",
             Self::Cluster => "cluster",
             Self::Signal(_) => "signal",
+            Self::Rights(_) => "rights",
+            Self::ListenerCertificate(_) => "listener_certificate",
             Self::Controller(_) => "controller",
             Self::Fence(_) => "fence",
             Self::NfsClient => "nfs_client",
@@ -80,7 +86,10 @@ impl Check {
             Self::Configuration | Self::Ledger | Self::Cluster | Self::NfsClient | Self::ClassData => {
                 String::new()
             }
-            Self::Signal(name) | Self::Controller(name) => name.clone(),
+            Self::Signal(name)
+            | Self::Controller(name)
+            | Self::Rights(name)
+            | Self::ListenerCertificate(name) => name.clone(),
             Self::Fence(host) | Self::Peer(host) => host.to_string(),
             Self::Certificate(file) => file.display().to_string(),
             Self::Logs(broker)
@@ -116,6 +125,9 @@ impl fmt::Display for Check {
             Self::Ledger => write!(f, "ledger"),
             Self::Cluster => write!(f, "cluster"),
             Self::Signal(name) => write!(f, "signal {name}"),
+            Self::Rights(name) if name.is_empty() => write!(f, "rights"),
+            Self::Rights(name) => write!(f, "rights at controller {name}"),
+            Self::ListenerCertificate(listener) => write!(f, "certificate of listener {listener}"),
             Self::Controller(name) if name.is_empty() => write!(f, "controllers"),
             Self::Controller(name) => write!(f, "controller {name}"),
             Self::Fence(host) => write!(f, "fence of {host}"),

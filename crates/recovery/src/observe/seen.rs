@@ -170,7 +170,7 @@ impl Observation {
                 None => broker.home == *host,
             },
             // It goes without them.
-            Check::Controller(_) | Check::Peer(_) | Check::ClassData => false,
+            Check::Controller(_) | Check::Peer(_) | Check::ClassData | Check::ListenerCertificate(_) => false,
             check => check.broker().is_none_or(|about| about == broker.id),
         }
     }
