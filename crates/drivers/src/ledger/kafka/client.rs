@@ -1,6 +1,7 @@
 //! The topic as librdkafka sees it: read to its end, write one record, ask how it is set up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -80,6 +81,9 @@ pub(super) async fn settings(config: &KafkaLedgerConfig) -> Result<ClientConfig,
         let value = resolve(name, value).await.map_err(|error| unavailable("make a Kafka client", error))?;
         settings.set(name, value.expose_secret());
     }
+    if let Some(security) = &config.security {
+        super::secured::apply(security, &mut settings).await?;
+    }
     let bootstrap: Vec<String> = config.bootstrap.iter().map(ToString::to_string).collect();
     settings.set("bootstrap.servers", bootstrap.join(","));
     with(&mut settings, OURS);
@@ -106,19 +110,34 @@ pub(super) fn not_made(error: KafkaError) -> LedgerError {
 }
 
 /// A producer that gives a record up after `limit`.
-pub(super) fn producer(mut settings: ClientConfig, limit: Duration) -> KafkaResult<FutureProducer<Quiet>> {
+pub(super) fn producer(
+    mut settings: ClientConfig,
+    limit: Duration,
+    quiet: Quiet,
+) -> KafkaResult<FutureProducer<Quiet>> {
     with(&mut settings, WRITES);
     settings.set("message.timeout.ms", limit.as_millis().to_string());
-    FutureProducer::from_config_and_context(&settings, Quiet)
+    FutureProducer::from_config_and_context(&settings, quiet)
 }
 
 fn consumer(mut settings: ClientConfig) -> KafkaResult<BaseConsumer<Quiet>> {
     with(&mut settings, READS);
-    BaseConsumer::from_config_and_context(&settings, Quiet)
+    BaseConsumer::from_config_and_context(&settings, Quiet::default())
 }
 
-/// Keeps librdkafka's complaints out of the log: what they mean for us is in the error of the call.
-pub(super) struct Quiet;
+/// Keeps librdkafka's complaints out of the log: what they mean for us is in the error of the call. One alone is
+/// not, for the client goes on trying: that a broker does not let it in, or is not trusted.
+#[derive(Clone, Default)]
+pub(super) struct Quiet {
+    refused: Arc<Mutex<Option<String>>>,
+}
+
+impl Quiet {
+    /// Why the client was not let in since this was asked last.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl ClientContext for Quiet {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -127,6 +146,17 @@ impl ClientContext for Quiet {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "librdkafka says");
+        let refused = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                RDKafkaErrorCode::Authentication
+                    | RDKafkaErrorCode::SSL
+                    | RDKafkaErrorCode::SaslAuthenticationFailed
+            )
+        );
+        if refused {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        }
     }
 }
 
@@ -171,6 +201,20 @@ impl Reader {
         let made = consumer(settings).map_err(not_made)?;
         self.consumer = Some(made);
         Ok(())
+    }
+
+    /// Makes the next call connect anew.
+    pub(super) fn disconnect(&mut self) {
+        self.consumer = None;
+    }
+
+    /// What is behind an error, if a broker did not let this client in.
+    pub(super) fn told(&self, error: LedgerError) -> LedgerError {
+        let refused = self.consumer.as_ref().and_then(|consumer| consumer.context().refusal());
+        match (error, refused) {
+            (LedgerError::Unavailable { action, .. }, Some(why)) => unavailable(action, why),
+            (error, _) => error,
+        }
     }
 
     /// Reads every record that was in the topic when it was `asked`.
@@ -336,7 +380,7 @@ pub(super) async fn described(
 ) -> Result<TopicSeen, LedgerError> {
     let failed = |error: KafkaError| unavailable(format!("read the settings of topic {topic}"), error);
     let admin: AdminClient<Quiet> =
-        AdminClient::from_config_and_context(settings, Quiet).map_err(not_made)?;
+        AdminClient::from_config_and_context(settings, Quiet::default()).map_err(not_made)?;
     let options = AdminOptions::new().request_timeout(Some(left(deadline)));
     let mut described =
         admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await.map_err(failed)?;

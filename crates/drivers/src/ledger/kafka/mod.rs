@@ -24,6 +24,7 @@ mod book;
 mod check;
 mod client;
 mod record;
+mod secured;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use self::book::unavailable;
 use self::client::{PARTITION, Quiet, Reader, left};
 use self::record::{PROBE, Proposal, What};
 use crate::fence::OptionValue;
+use kafka::security::SecurityConfig;
 use recovery::event::Event;
 use recovery::journal::{Claim, Entry, EpochJournal, Record};
 use recovery::model::{BrokerId, Endpoint, Epoch, HostName, Order, Orders};
@@ -86,6 +88,10 @@ pub struct KafkaLedgerConfig {
     /// the like. A value is a text, or `{ file = "…" }` or `{ env = "…" }` for a secret.
     #[serde(default)]
     pub properties: BTreeMap<String, OptionValue>,
+    /// How the listeners of this cluster are secured, as `[cluster.security]` says it of the guarded one. Its
+    /// files are read anew when a client is made: at the start, and after an operation that failed.
+    #[serde(default)]
+    pub security: Option<SecurityConfig>,
 }
 
 fn default_topic() -> String {
@@ -110,6 +116,8 @@ pub struct KafkaLedger {
     config: KafkaLedgerConfig,
     reader: Arc<Mutex<Reader>>,
     producer: Mutex<Option<FutureProducer<Quiet>>>,
+    /// What its producers are refused.
+    producers: Quiet,
 }
 
 impl KafkaLedger {
@@ -118,7 +126,7 @@ impl KafkaLedger {
     /// # Errors
     /// Everything that is wrong, each as `key: what is wrong and what to do`.
     pub fn new(config: &KafkaLedgerConfig) -> Result<Self, Vec<String>> {
-        let KafkaLedgerConfig { bootstrap, topic, timeout, properties } = config;
+        let KafkaLedgerConfig { bootstrap, topic, timeout, properties, security } = config;
         let mut problems = Vec::new();
         if bootstrap.is_empty() {
             problems.push("bootstrap: name at least one broker, as host:port".to_owned());
@@ -138,11 +146,14 @@ impl KafkaLedger {
         for name in properties.keys().filter(|name| client::is_ours(name)) {
             problems.push(format!("properties.{name}: it is chosen by understudy; remove it"));
         }
+        if let Some(security) = security {
+            problems.extend(secured::problems(security, properties));
+        }
         if !problems.is_empty() {
             return Err(problems);
         }
         let reader = Arc::new(Mutex::new(Reader::new(topic)));
-        Ok(Self { config: config.clone(), reader, producer: Mutex::new(None) })
+        Ok(Self { config: config.clone(), reader, producer: Mutex::default(), producers: Quiet::default() })
     }
 
     fn deadline(&self) -> Instant {
@@ -178,12 +189,22 @@ impl KafkaLedger {
             return Err(self.too_late("read the topic"));
         };
         let settings = if reader.is_connected() { None } else { Some(client::settings(&self.config).await?) };
+        let renewed = self.config.security.is_some();
         let call = tokio::task::spawn_blocking(move || {
             if let Some(settings) = settings {
                 reader.connect(settings)?;
             }
-            let value = f(&mut reader)?;
-            Ok((reader, value))
+            match f(&mut reader) {
+                Ok(value) => Ok((reader, value)),
+                Err(error) => {
+                    let error = reader.told(error);
+                    // What it was made with may have changed.
+                    if renewed {
+                        reader.disconnect();
+                    }
+                    Err(error)
+                }
+            }
         });
         call.await.unwrap_or_else(|error| Err(unavailable("read the topic", error)))
     }
@@ -194,7 +215,8 @@ impl KafkaLedger {
             return Ok(producer.clone());
         }
         let (settings, limit) = (client::settings(&self.config).await?, self.config.timeout);
-        let made = tokio::task::spawn_blocking(move || client::producer(settings, limit)).await;
+        let quiet = self.producers.clone();
+        let made = tokio::task::spawn_blocking(move || client::producer(settings, limit, quiet)).await;
         let made =
             made.map_err(|error| unavailable("make a Kafka client", error))?.map_err(client::not_made)?;
         Ok(slot.insert(made).clone())
@@ -217,10 +239,12 @@ impl KafkaLedger {
             Ok(Err((error, _))) => Some(error),
             Err(_) => None,
         };
+        let refused = self.producers.refusal();
         // Whatever it still holds must not be sent an hour later. Dropping it takes its time.
         let old = self.producer.lock().await.take();
         drop(tokio::task::spawn_blocking(move || drop((old, producer))));
         Err(match error {
+            _ if refused.is_some() => unavailable(action, refused.unwrap_or_default()),
             Some(error) => unavailable(
                 format!("{action} in topic {}, which needs two replicas in sync", self.config.topic),
                 error,
@@ -435,6 +459,17 @@ mod tests {
         assert_eq!(problems.len(), 4, "{problems:?}");
         assert!(problems[3].starts_with("properties.acks: it is chosen"), "{problems:?}");
         assert!(toml::from_str::<KafkaLedgerConfig>("bootstrap = []\ndir = \"/\"").is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_its_security_is_told_by_its_own_keys() {
+        let text = "bootstrap = [\"10.0.0.1:9092\"]\nproperties.\"ssl.ca.location\" = \"/ca\"\n\
+                    [security]\nprotocol = \"SASL_SSL\"\nca = \"ca.pem\"\n";
+        let problems = KafkaLedger::new(&config(text)).err().unwrap();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].starts_with("properties.ssl.ca.location: "), "{problems:?}");
+        assert!(problems[1].starts_with("security.ca: `ca.pem` is not absolute"), "{problems:?}");
+        assert!(problems[2].contains("set ledger.security.protocol to one without SASL"), "{problems:?}");
     }
 
     #[tokio::test]
