@@ -141,7 +141,7 @@ impl Eye {
         let (gone, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (saw, ends) = (Arc::clone(&gone), Arc::clone(&stop));
         let others = cluster.brokers().iter().filter(|node| node.id() != VICTIM);
-        let others: Vec<_> = others.map(Node::address).collect();
+        let others: Vec<_> = others.map(Node::door).collect();
         let thread = thread::spawn(move || {
             let mut turn = others.iter().cycle();
             while !ends.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ impl Eye {
                     Ok(said) if said.contains_key(&VICTIM) => {}
                     Ok(_) => saw.store(true, Ordering::Relaxed),
                     Err(_) => {
-                        let next = turn.next().map(|at| Wire::connect(*at, Duration::from_secs(1)));
+                        let next = turn.next().map(|at| Wire::connect(at, Duration::from_secs(1)));
                         if let Some(Ok(next)) = next {
                             wire = next;
                         }

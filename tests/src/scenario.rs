@@ -105,6 +105,9 @@ impl<'a> Scenario<'a> {
         let replicas = i32::from(setup.cluster.brokers.min(3));
         cluster.create_topic(TOPIC, PARTITIONS, replicas, (replicas - 1).max(1))?;
         prepare(&cluster)?;
+        if setup.rights && cluster.secured().is_ok() {
+            cluster.allow_agent()?;
+        }
         let agent = Arc::clone(standbys.first().context("a scenario without a standby")?);
         let standby = Arc::clone(agent.host());
         let load = WriteSpec::steady(TOPIC, PARTITIONS, setup.rate);

@@ -83,7 +83,10 @@ pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
     config
         .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
-    config.insert("broker".to_owned(), cluster.brokers().iter().map(guarded).collect::<Vec<_>>().into());
+    config.insert(
+        "broker".to_owned(),
+        cluster.brokers().iter().map(|node| guarded(cluster, node)).collect::<Vec<_>>().into(),
+    );
     Ok(config)
 }
 
@@ -119,7 +122,7 @@ pub fn guest_config(
     config
         .insert("host".to_owned(), storage.hosts().iter().map(|name| host(name)).collect::<Vec<_>>().into());
     let broker = |node: &&Node| {
-        let mut broker = guarded(node);
+        let mut broker = guarded(cluster, node);
         let (source, target) = (server.source(&volume(node.id())), node.mount_point());
         let options = "vers=4.1,proto=tcp,hard,noatime,nconnect=4";
         let mount = table([("source", &source), ("target", &target), ("options", options)]);
@@ -157,6 +160,9 @@ fn base(cluster: &Cluster, host: &str) -> Table {
     let mut section = Table::new();
     section.insert("bootstrap".to_owned(), bootstrap.into());
     section.insert("controllers".to_owned(), controllers.into());
+    if let Ok(secured) = cluster.secured() {
+        secured.configure(&mut section);
+    }
     config.insert("cluster".to_owned(), section.into());
     set(&mut config, "ledger", "dir", LEDGER);
     set(&mut config, "broker_host", "command", command);
@@ -252,7 +258,7 @@ pub(crate) fn fenced(lab: &Lab, name: &str) -> Result<Value> {
 }
 
 /// The `[[broker]]` of a node.
-fn guarded(node: &Node) -> Value {
+fn guarded(cluster: &Cluster, node: &Node) -> Value {
     let address = format!("{}/24", node.address().ip());
     let mut broker = Table::new();
     broker.insert("id".to_owned(), i64::from(node.id()).into());
@@ -267,6 +273,10 @@ fn guarded(node: &Node) -> Value {
         local = true
     };
     broker.insert("storage".to_owned(), storage.into());
+    if let Ok(secured) = cluster.secured() {
+        let own = secured.of_node(node.id()).into_iter().map(|(key, value)| (key, Value::from(value)));
+        broker.insert("properties".to_owned(), Table::from_iter(own).into());
+    }
     broker.into()
 }
 
@@ -277,7 +287,9 @@ pub(crate) fn render_otherwise(config: &mut Table, broker: i32, properties: &[(&
     let section = sections.into_iter().flatten().find(is_it).and_then(Value::as_table_mut);
     if let Some(section) = section.filter(|_| !properties.is_empty()) {
         let own = properties.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
-        section.insert("properties".to_owned(), Table::from_iter(own).into());
+        if let Value::Table(given) = section.entry("properties").or_insert_with(|| Table::new().into()) {
+            given.extend(own);
+        }
     }
 }
 

@@ -44,9 +44,8 @@ pub struct GroupLog {
 }
 
 impl GroupReader {
-    pub(crate) fn start(bootstrap: &str, topic: &str, group: &str) -> Result<Self> {
-        let consumer: BaseConsumer<Assignments> = ClientConfig::new()
-            .set("bootstrap.servers", bootstrap)
+    pub(crate) fn start(mut client: ClientConfig, topic: &str, group: &str) -> Result<Self> {
+        let consumer: BaseConsumer<Assignments> = client
             .set("group.id", group)
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")

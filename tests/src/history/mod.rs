@@ -11,8 +11,8 @@ mod writer;
 
 pub use group::{GroupLog, GroupReader};
 pub use judge::{Verdict, Violation, judge};
+pub use read::ReadRecord;
 pub(crate) use read::verify;
-pub use read::{ReadRecord, read_topic};
 pub use writer::{WriteSpec, Writer};
 
 use std::fmt;

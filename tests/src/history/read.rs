@@ -26,10 +26,10 @@ pub struct ReadRecord {
 ///
 /// # Errors
 /// When the topic cannot be read; violations are in the [`Verdict`].
-pub(crate) fn verify(bootstrap: &str, histories: &[&History]) -> Result<Verdict> {
+pub(crate) fn verify(client: ClientConfig, histories: &[&History]) -> Result<Verdict> {
     let topic = histories.first().context("no history to verify")?.topic.as_str();
     ensure!(histories.iter().all(|history| history.topic == topic), "histories of different topics");
-    let log = read_topic(bootstrap, topic, Duration::from_secs(120))?;
+    let log = read_topic(client, topic, Duration::from_secs(120))?;
     Ok(judge(histories, &log))
 }
 
@@ -38,10 +38,9 @@ pub(crate) fn verify(bootstrap: &str, histories: &[&History]) -> Result<Verdict>
 ///
 /// # Errors
 /// When that takes longer than `limit`, or there is a record no writer wrote.
-pub fn read_topic(bootstrap: &str, topic: &str, limit: Duration) -> Result<Vec<ReadRecord>> {
+fn read_topic(mut client: ClientConfig, topic: &str, limit: Duration) -> Result<Vec<ReadRecord>> {
     let deadline = Instant::now() + limit;
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
+    let consumer: BaseConsumer = client
         .set("group.id", "e2e-verify")
         .set("enable.auto.commit", "false")
         .set("auto.offset.reset", "error")

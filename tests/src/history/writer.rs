@@ -85,7 +85,7 @@ struct Sent {
 }
 
 impl Writer {
-    pub(crate) fn start(bootstrap: &str, spec: WriteSpec, artifacts: &Path) -> Result<Self> {
+    pub(crate) fn start(mut client: ClientConfig, spec: WriteSpec, artifacts: &Path) -> Result<Self> {
         ensure!(spec.partitions > 0, "a topic without partitions");
         let number = WRITERS.fetch_add(1, Ordering::Relaxed);
         let file = artifacts.join(format!("history-{number}.tsv"));
@@ -93,12 +93,10 @@ impl Writer {
         writeln!(file, "id\tpartition\toffset\tsent_us\tacked_us")?;
         let notes = Mutex::new(Notes { acked: Vec::new(), failed: Vec::new(), file });
         let log = Mutex::new(File::create(artifacts.join(format!("client-{number}.log")))?);
-        let mut client = ClientConfig::new();
         client
             // What it does about sequence numbers: the only trace of a duplicate that it made itself.
             .set("debug", "eos")
             .set_log_level(RDKafkaLogLevel::Debug)
-            .set("bootstrap.servers", bootstrap)
             .set("client.id", format!("writer-{number}"))
             .set("acks", "all")
             .set("enable.idempotence", "true")

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::format::format_all;
 use super::node::{BROKER_PORT, CONTROLLER_PORT, Home, Node, mount_point, write_properties};
+use super::properties::{self, voters};
+use super::secured::{BETWEEN_PORT, Secured, Security, Signer};
 use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
 use super::{Jvm, Kafka, LOG4J, LOG4J_1, start_script};
@@ -53,6 +54,8 @@ pub struct ClusterSpec {
     pub storage: Storage,
     /// The brokers that are at home in a guest, and the server that exports their log dirs.
     pub guests: BTreeMap<i32, GuestHome>,
+    /// How it is secured.
+    pub security: Security,
 }
 
 impl Default for ClusterSpec {
@@ -68,6 +71,7 @@ impl Default for ClusterSpec {
             format: Vec::new(),
             storage: Storage::Bind,
             guests: BTreeMap::new(),
+            security: Security::Plaintext,
         }
     }
 }
@@ -82,6 +86,7 @@ pub struct Cluster {
     start_script: String,
     artifacts: PathBuf,
     storage: Storage,
+    secured: Option<Secured>,
 }
 
 impl Cluster {
@@ -93,6 +98,9 @@ impl Cluster {
             node.begin()?;
         }
         cluster.wait_complete(UP)?;
+        if cluster.secured.is_some() {
+            cluster.allow_app()?;
+        }
         lab.note(format!(
             "cluster of {} brokers is up: format {:.1} s, start {:.1} s",
             spec.brokers,
@@ -109,6 +117,7 @@ impl Cluster {
         let log4j = conf.join("log4j2.properties");
         fs::write(&log4j, LOG4J)?;
         fs::write(conf.join("log4j.properties"), LOG4J_1)?;
+        let secured = Secured::prepare(spec.security, conf.join("security"))?;
         let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
 
         let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
@@ -127,7 +136,8 @@ impl Cluster {
             let command = run(jvm, &properties.display().to_string());
             let ip = Ipv4Addr::new(10, 77, 0, ip);
             let log_dirs = if port == BROKER_PORT { spec.log_dirs } else { 1 };
-            Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process: Mutex::default() })
+            let (process, tls) = (Mutex::default(), secured.as_ref().map(Secured::own));
+            Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process, tls })
         };
         let controllers: Vec<Node> = (1..=if spec.combined { 0 } else { spec.controllers })
             .map(|n| {
@@ -140,19 +150,25 @@ impl Cluster {
             .collect::<Result<_>>()?;
 
         let voters = voters(&controllers, &brokers);
-        let common = common_properties(spec, &voters);
+        let by = secured.as_ref();
+        let common = properties::common(spec, by, &voters);
         let mut formats = Vec::new();
         for node in &controllers {
-            let properties = controller_properties(spec, node, &common);
+            let properties = properties::of_controller(spec, by, node, &common);
             write_properties(&node.properties, &properties)?;
             formats.push((node, properties));
         }
         for node in &brokers {
-            let properties = broker_properties(spec, node, &common);
+            let properties = properties::of_broker(spec, by, node, &common);
             write_properties(&node.properties, &properties)?;
             formats.push((node, properties));
         }
-        format_all(&kafka, &log4j, &spec.format, &formats)?;
+        let mut format = spec.format.clone();
+        if let Some(secured) = by {
+            formats.iter().try_for_each(|(node, _)| secured.show_node(node, Signer::First))?;
+            format.extend(secured.format());
+        }
+        format_all(&kafka, &log4j, &format, &formats)?;
         let start_script = start_script(&kafka, &spec.jvm);
         for node in &brokers {
             if let Some(home) = spec.guests.get(&node.id) {
@@ -161,10 +177,18 @@ impl Cluster {
         }
 
         let template = conf.join("template.properties");
-        write_properties(&template, &template_properties(spec, &common))?;
+        write_properties(&template, &properties::template(spec, by, &common))?;
         let command = run(&spec.jvm, "{properties}");
-        let artifacts = lab.artifacts().to_owned();
-        Ok(Self { brokers, controllers, template, command, start_script, artifacts, storage: spec.storage })
+        Ok(Self {
+            brokers,
+            controllers,
+            template,
+            command,
+            start_script,
+            artifacts: lab.artifacts().to_owned(),
+            storage: spec.storage,
+            secured,
+        })
     }
 
     /// All brokers.
@@ -198,6 +222,19 @@ impl Cluster {
     #[must_use]
     pub fn controller_endpoints(&self) -> Vec<String> {
         voters(&self.controllers, &self.brokers)
+    }
+
+    /// What secures it.
+    ///
+    /// # Errors
+    /// When nothing does.
+    pub fn secured(&self) -> Result<&Secured> {
+        self.secured.as_ref().context("this cluster is not secured")
+    }
+
+    /// The story's folder.
+    pub(super) fn artifacts(&self) -> &Path {
+        &self.artifacts
     }
 
     /// How hosts have the brokers' log dirs.
@@ -239,7 +276,7 @@ impl Cluster {
     /// # Errors
     /// When none answers.
     pub fn view(&self) -> Result<ClusterView> {
-        let ask = |node: &Node| Wire::connect(node.address(), Duration::from_secs(1))?.metadata();
+        let ask = |node: &Node| Wire::connect(&node.door(), Duration::from_secs(1))?.metadata();
         let mut answers = self.brokers.iter().map(ask);
         answers.find(Result::is_ok).unwrap_or_else(|| Err(anyhow::anyhow!("no broker answers")))
     }
@@ -257,7 +294,7 @@ impl Cluster {
     #[must_use]
     pub fn watch(&self, broker: i32) -> Watch {
         let others = self.brokers.iter().filter(|node| node.id != broker);
-        Watch::start(broker, others.map(Node::address).collect())
+        Watch::start(broker, others.map(Node::door).collect())
     }
 
     /// Creates a topic and waits until all its replicas are in sync.
@@ -274,7 +311,7 @@ impl Cluster {
 
     /// Creates a topic and waits until all its replicas are in sync.
     pub(super) fn create(&self, topic: &NewTopic<'_>) -> Result<()> {
-        let client: AdminClient<DefaultClientContext> = self.client().create()?;
+        let client: AdminClient<DefaultClientContext> = self.administrator().create()?;
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         for result in runtime.block_on(client.create_topics([topic], &options))? {
@@ -317,42 +354,12 @@ impl Cluster {
         producer.flush(Duration::from_secs(300)).with_context(|| format!("cannot load {topic}"))
     }
 
-    /// Has each partition of a topic on these brokers, and waits until it is on no other.
-    ///
-    /// # Errors
-    /// When Kafka's tool fails, or two minutes have passed.
-    pub fn reassign(&self, topic: &str, partitions: i32, replicas: &[i32]) -> Result<()> {
-        let wanted =
-            |partition| serde_json::json!({ "topic": topic, "partition": partition, "replicas": replicas });
-        let partitions: Vec<_> = (0..partitions).map(wanted).collect();
-        let plan = self.artifacts.join("conf/reassignment.json");
-        fs::write(&plan, serde_json::json!({ "version": 1, "partitions": partitions }).to_string())?;
-        let (bootstrap, plan) = (self.bootstrap(), plan.display().to_string());
-        let arguments = ["--bootstrap-server", &bootstrap, "--reassignment-json-file", &plan, "--execute"];
-        let main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
-        let log4j = self.artifacts.join("conf/log4j2.properties");
-        let command = Kafka::home()?.command(&Jvm::quick("128m"), &log4j, main, &arguments);
-        let output = Command::new(&command[0]).args(&command[1..]).output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-        eventually(&format!("{topic} to be on {replicas:?}"), Duration::from_secs(120), || {
-            let view = self.view()?;
-            for partition in view.partitions.iter().filter(|partition| partition.topic == topic) {
-                let (mut assigned, mut isr) = (partition.replicas.clone(), partition.isr.clone());
-                assigned.sort_unstable();
-                isr.sort_unstable();
-                ensure!(assigned == replicas && isr == replicas, "{partition:?}");
-            }
-            Ok(())
-        })
-    }
-
     /// Starts a writer whose every acknowledgement is recorded.
     ///
     /// # Errors
     /// When the client or its file cannot be made.
     pub fn write(&self, spec: WriteSpec) -> Result<Writer> {
-        Writer::start(&self.bootstrap(), spec, &self.artifacts)
+        Writer::start(self.client(), spec, &self.artifacts)
     }
 
     /// Starts a member of the consumer group `group`.
@@ -360,7 +367,7 @@ impl Cluster {
     /// # Errors
     /// When the client cannot be made.
     pub fn read_in_group(&self, topic: &str, group: &str) -> Result<GroupReader> {
-        GroupReader::start(&self.bootstrap(), topic, group)
+        GroupReader::start(self.client(), topic, group)
     }
 
     /// Reads the topic of `histories`, which must be all that was written to it, and judges them. Of
@@ -369,7 +376,7 @@ impl Cluster {
     /// # Errors
     /// When the topic cannot be read; violations are in the [`Verdict`].
     pub fn verify(&self, histories: &[&History]) -> Result<Verdict> {
-        let verdict = verify(&self.bootstrap(), histories)?;
+        let verdict = verify(self.client(), histories)?;
         let topic = histories.first().map_or("", |history| history.topic.as_str());
         for partition in verdict.partitions() {
             for node in &self.brokers {
@@ -385,10 +392,31 @@ impl Cluster {
         Ok(verdict)
     }
 
-    fn client(&self) -> ClientConfig {
+    /// A client as those who produce and consume are.
+    #[must_use]
+    pub fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.bootstrap());
+        if let Some(secured) = &self.secured {
+            secured.log_in(&mut config);
+        }
         config
+    }
+
+    /// A client that may do everything.
+    #[must_use]
+    pub fn administrator(&self) -> ClientConfig {
+        let Some(secured) = &self.secured else { return self.client() };
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.between());
+        secured.be_node(&mut config);
+        config
+    }
+
+    /// The listeners of a secured cluster's brokers for each other.
+    pub(super) fn between(&self) -> String {
+        let addresses = self.brokers.iter().map(|node| format!("{}:{BETWEEN_PORT}", node.ip));
+        addresses.collect::<Vec<_>>().join(",")
     }
 
     /// The last words of every process that has ended.
@@ -412,76 +440,6 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
         fs::copy(entry.path(), to.join(entry.file_name()))?;
     }
     Ok(())
-}
-
-/// As `id@host:port`: the controllers, or the brokers where there are no others.
-fn voters(controllers: &[Node], brokers: &[Node]) -> Vec<String> {
-    let voters = if controllers.is_empty() { brokers } else { controllers };
-    let at = |node: &Node| SocketAddr::from((node.ip, CONTROLLER_PORT));
-    voters.iter().map(|node| format!("{}@{}", node.id, at(node))).collect()
-}
-
-type Properties = Vec<(String, String)>;
-
-fn owned<const N: usize>(entries: [(&str, String); N]) -> Properties {
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-fn common_properties(spec: &ClusterSpec, voters: &[String]) -> Properties {
-    let internal = spec.brokers.min(3).to_string();
-    owned([
-        ("controller.quorum.voters", voters.join(",")),
-        ("controller.listener.names", "CONTROLLER".to_owned()),
-        ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned()),
-        ("auto.create.topics.enable", "false".to_owned()),
-        ("offsets.topic.replication.factor", internal.clone()),
-        ("offsets.topic.num.partitions", "5".to_owned()),
-        ("transaction.state.log.replication.factor", internal),
-        ("transaction.state.log.num.partitions", "5".to_owned()),
-        ("group.initial.rebalance.delay.ms", "0".to_owned()),
-    ])
-}
-
-fn controller_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Properties {
-    let mut properties = owned([
-        ("process.roles", "controller".to_owned()),
-        ("node.id", node.id.to_string()),
-        ("listeners", format!("CONTROLLER://{}", node.address())),
-        ("log.dirs", node.mount_point()),
-    ]);
-    properties.extend(common.iter().cloned());
-    properties.extend(spec.controller_properties.iter().cloned());
-    properties
-}
-
-fn broker_properties(spec: &ClusterSpec, node: &Node, common: &Properties) -> Properties {
-    let mut properties = template_properties(spec, common);
-    let listener = format!("PLAINTEXT://{}", node.address());
-    let controller = format!("CONTROLLER://{}:{CONTROLLER_PORT}", node.ip);
-    let listeners = if spec.combined { format!("{listener},{controller}") } else { listener };
-    properties.extend(owned([
-        ("node.id", node.id.to_string()),
-        ("listeners", listeners.clone()),
-        ("advertised.listeners", listeners),
-        ("log.dirs", node.all_log_dirs().join(",")),
-    ]));
-    properties
-}
-
-fn template_properties(spec: &ClusterSpec, common: &Properties) -> Properties {
-    // What identifies a broker is put in by whoever starts one.
-    let (roles, listeners) = match spec.combined {
-        // As a standby has them that was made for a broker of its own: at an address which no host here has.
-        true => (
-            "broker,controller",
-            format!("PLAINTEXT://192.0.2.31:{BROKER_PORT},CONTROLLER://192.0.2.31:{CONTROLLER_PORT}"),
-        ),
-        false => ("broker", format!("PLAINTEXT://:{BROKER_PORT}")),
-    };
-    let mut properties = owned([("process.roles", roles.to_owned()), ("listeners", listeners)]);
-    properties.extend(common.iter().cloned());
-    properties.extend(spec.properties.iter().cloned());
-    properties
 }
 
 /// Bytes that no compression shrinks, the same every time.

@@ -31,7 +31,8 @@ pub(crate) fn format_all(
     let combined =
         nodes.iter().any(|(_, properties)| properties.iter().any(|(_, value)| value.contains("broker,")));
     cluster.push_str(if combined { "-combined" } else { "" });
-    cluster.push_str(&extra.concat());
+    // Kafka would take a comma for the end of a log dir.
+    cluster.push_str(&extra.concat().replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     let cache = sandbox::base()?.join("formatted").join(format!("{}{cluster}", kafka.version()));
     let mut running = Vec::new();
     for (node, properties) in nodes {

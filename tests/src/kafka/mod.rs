@@ -4,6 +4,10 @@ mod cluster;
 mod format;
 mod graft;
 mod node;
+mod properties;
+mod rights;
+mod secured;
+mod tool;
 mod watch;
 mod wire;
 
@@ -16,8 +20,9 @@ use anyhow::{Context, Result, ensure};
 pub use cluster::{Cluster, ClusterSpec};
 pub use node::Node;
 pub(crate) use node::pid_file;
+pub use secured::{AGENT_PASSWORD, Secured, Security, Signer};
 pub use watch::{Rejoin, Standing, Watch};
-pub use wire::{ClusterView, Partition, Wire};
+pub use wire::{ClusterView, Door, Partition, Wire};
 
 /// Names the directory that holds Kafka's `libs`.
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";

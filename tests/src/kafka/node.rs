@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::secured::BETWEEN_PORT;
+use super::wire::Door;
 use crate::agent::Agent;
 use crate::host::{Host, Output};
 use crate::machine::LOG_DIRS;
@@ -43,6 +45,8 @@ pub struct Node {
     pub(crate) properties: PathBuf,
     pub(crate) command: Vec<String>,
     pub(crate) process: Mutex<Option<Arc<Process>>>,
+    /// How the bed connects to one of a secured cluster.
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl Node {
@@ -89,6 +93,15 @@ impl Node {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((self.ip, self.port))
+    }
+
+    /// Where the bed itself asks it.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        match &self.tls {
+            Some(tls) => Door::secured(SocketAddr::from((self.ip, BETWEEN_PORT)), Arc::clone(tls)),
+            None => Door::plain(self.address()),
+        }
     }
 
     /// Its log dir as the bed sees it: the shared storage's side of the mount.

@@ -1,6 +1,5 @@
 //! Watching one broker's partitions from outside, through brokers that are not it.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::wire::{ClusterView, Wire};
+use super::wire::{ClusterView, Door, Wire};
 use crate::eventually;
 
 /// How often the cluster is asked. A broker may be gone for only some tenths of a second.
@@ -74,7 +73,7 @@ pub struct Watch {
 
 impl Watch {
     /// Watches `broker` through whichever of `others` answers.
-    pub(crate) fn start(broker: i32, others: Vec<SocketAddr>) -> Self {
+    pub(crate) fn start(broker: i32, others: Vec<Door>) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
@@ -130,12 +129,12 @@ impl Drop for Watch {
     }
 }
 
-fn poll(broker: i32, others: &[SocketAddr], changes: &Mutex<Vec<(Instant, Standing)>>, stop: &AtomicBool) {
+fn poll(broker: i32, others: &[Door], changes: &Mutex<Vec<(Instant, Standing)>>, stop: &AtomicBool) {
     let mut connection = None;
     let mut turn = others.iter().cycle();
     while !stop.load(Ordering::Relaxed) {
         if connection.is_none() {
-            connection = turn.next().and_then(|other| Wire::connect(*other, Duration::from_secs(1)).ok());
+            connection = turn.next().and_then(|other| Wire::connect(other, Duration::from_secs(1)).ok());
         }
         match connection.as_mut().map(Wire::metadata) {
             Some(Ok(view)) => {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -14,6 +15,7 @@ use kafka_protocol::messages::{
     RequestHeader, ResponseHeader, TopicName, UnregisterBrokerRequest,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::Cluster;
 
@@ -22,6 +24,16 @@ const METADATA_VERSION: i16 = 7;
 
 /// The oldest that tells fenced brokers.
 const DESCRIBE_CLUSTER_VERSION: i16 = 2;
+
+/// How long an answer may take that is not one of many.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a broker is asked by the bed.
+#[derive(Debug, Clone)]
+pub struct Door {
+    address: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+}
 
 /// The cluster as one broker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,8 +62,43 @@ pub struct Partition {
 /// A connection to one broker.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     correlation: i32,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Door {
+    /// A listener in plaintext.
+    #[must_use]
+    pub fn plain(address: SocketAddr) -> Self {
+        Self { address, tls: None }
+    }
+
+    /// One that takes certificates.
+    pub(super) fn secured(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
+        Self { address, tls: Some(tls) }
+    }
+}
+
+impl Stream {
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes),
+            Self::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+
+    fn read_exact(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.read_exact(bytes),
+            Self::Tls(stream) => stream.read_exact(bytes),
+        }
+    }
 }
 
 impl Wire {
@@ -59,11 +106,18 @@ impl Wire {
     ///
     /// # Errors
     /// When it cannot be reached in time.
-    pub fn connect(broker: SocketAddr, limit: Duration) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&broker, limit)?;
+    pub fn connect(broker: &Door, limit: Duration) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&broker.address, limit)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         stream.set_nodelay(true)?;
+        let stream = match &broker.tls {
+            Some(tls) => {
+                let session = ClientConnection::new(Arc::clone(tls), broker.address.ip().into())?;
+                Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+            }
+            None => Stream::Plain(stream),
+        };
         Ok(Self { stream, correlation: 0 })
     }
 
@@ -124,7 +178,7 @@ impl Wire {
         Ok(self.ask(&request, 0)?.error_code)
     }
 
-    fn ask<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
+    pub(super) fn ask<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
         self.correlation += 1;
         let header = RequestHeader::default()
             .with_request_api_key(R::KEY)
@@ -164,7 +218,7 @@ impl Cluster {
     pub fn wire(&self, not: i32) -> Result<Wire> {
         let others = self.brokers().iter().filter(|node| node.id() != not);
         let mut wires = others.map(|node| {
-            let mut wire = Wire::connect(node.address(), Duration::from_secs(5))?;
+            let mut wire = Wire::connect(&node.door(), PATIENCE)?;
             wire.metadata().map(|_| wire)
         });
         wires.find(Result::is_ok).unwrap_or_else(|| Err(anyhow!("no broker other than {not} answers")))

@@ -40,6 +40,8 @@ pub struct Setup {
     /// Hosts are instances of an EC2, which fences them and moves addresses, with this deadline for the latter. With
     /// `ontap`, it fences a host that lives on behind the export rules, if `then_switched_off` is set.
     pub ec2: Option<&'static str>,
+    /// Whether the agent has its rights, where the cluster is secured.
+    pub rights: bool,
     /// Whether the power switch comes after the export rules, or after the outlet `fence`, for a host that lives on
     /// behind them.
     pub then_switched_off: bool,
@@ -63,6 +65,7 @@ impl Default for Setup {
             controllers: Vec::new(),
             ontap: None,
             ec2: None,
+            rights: true,
             then_switched_off: false,
         }
     }

@@ -25,6 +25,7 @@ mod power_comes_back;
 mod process_crash;
 mod quorum_lost;
 mod resurrected_host;
+mod secured;
 mod standby_cut_off;
 mod storage_stall;
 mod switchover;

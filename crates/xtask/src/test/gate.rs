@@ -9,6 +9,8 @@ pub(crate) const STORIES: [&str; 16] = [
     "the_daemon_recovers_a_broker_whose_host_dies",
     "a_host_that_thaws_after_the_takeover_does_no_harm",
     "an_old_host_that_comes_back_does_not_start_its_broker",
+    // also where listeners are secured;
+    "secured_cluster",
     // and from one that lives behind its fence, or left a lock;
     "a_fenced_hosts_agent_ends_its_kafka_and_gives_the_address_up",
     "a_dead_hosts_lock_is_waited_for",
