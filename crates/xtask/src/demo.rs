@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// What the hosts are.
     #[arg(long, value_enum, default_value_t = Hosts::Rack)]
     bed: Hosts,
+    /// How the cluster's listeners are secured: with `sasl_ssl` there are certificates, logins and rights as well.
+    #[arg(long, value_name = "PROTOCOL", default_value = "plaintext", value_parser = ["plaintext", "sasl_ssl"])]
+    security: String,
 }
 
 /// What the hosts of a demonstration are.
@@ -39,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let svg = args.svg.clone().unwrap_or_else(|| workspace.root.join("target/timeline.svg"));
     let svg = std::path::absolute(svg).context("--svg is not a usable path")?;
     let mut demo = bed.program("demo")?;
-    demo.arg("--svg").arg(svg);
+    demo.arg("--svg").arg(svg).args(["--security", &args.security]);
     if args.bed == Hosts::Ec2 {
         demo.arg("--ec2").env(ec2_bed::VARIABLE, ec2_bed::ensure()?);
     }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use e2e::agent::Agent;
 use e2e::history::History;
-use e2e::kafka::ClusterSpec;
+use e2e::kafka::{ClusterSpec, Security};
 use e2e::scenario::{Scenario, Setup, VICTIM};
 use e2e::{Lab, Storage, performance};
 
@@ -32,6 +32,17 @@ struct Args {
     /// Hosts are instances of an EC2, with log dirs on FSx for ONTAP
     #[arg(long)]
     ec2: bool,
+    /// How the cluster's listeners are secured
+    #[arg(long, value_enum, default_value = "plaintext")]
+    security: Protocol,
+}
+
+/// What clients speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Protocol {
+    Plaintext,
+    SaslSsl,
 }
 
 fn main() -> Result<()> {
@@ -40,18 +51,29 @@ fn main() -> Result<()> {
 }
 
 /// The agent at the broker's home tells the standby's which clients are connected.
-fn setup(on_ec2: bool) -> Setup {
+fn setup(args: &Args) -> Setup {
+    let security = match args.security {
+        Protocol::Plaintext => Security::Plaintext,
+        Protocol::SaslSsl => Security::SaslSsl,
+    };
+    let cluster = ClusterSpec { security, ..ClusterSpec::default() };
     let rack = Setup { at_home: &[VICTIM], peers: true, ..Setup::default() };
-    if !on_ec2 {
-        return rack;
+    if !args.ec2 {
+        return Setup { cluster, ..rack };
     }
-    let cluster = ClusterSpec { storage: Storage::Fuse, ..ClusterSpec::default() };
+    let cluster = ClusterSpec { storage: Storage::Fuse, ..cluster };
     Setup { cluster, ontap: Some("30s"), ec2: Some("60s"), then_switched_off: true, ..rack }
 }
 
-fn show(lab: &Lab, Args { svg, ec2 }: &Args) -> Result<()> {
+fn show(lab: &Lab, args: &Args) -> Result<()> {
+    let svg = &args.svg;
     lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
-    let scenario = Scenario::begin(lab, &setup(*ec2))?;
+    if args.security != Protocol::Plaintext {
+        lab.note(
+            "clients and agents log in by SCRAM within TLS; nodes show certificates; rights are checked",
+        );
+    }
+    let scenario = Scenario::begin(lab, &setup(args))?;
     lab.note(format!(
         "{} records are acknowledged (acks=all); an agent starts on the standby and on the host of broker {VICTIM}",
         scenario.acked()
