@@ -12,7 +12,10 @@ use jiff::Timestamp;
 use recovery::cycle::Cycle;
 use recovery::decide::{Decision, HoldReason};
 use recovery::event::{Event, What};
-use recovery::model::{BrokerId, Epoch, Fact, HostName, Outcome, PeerView, ProbeOutcome, VolumeUse};
+use recovery::model::{
+    BrokerId, Check, CheckSeen, Checked, Epoch, Fact, HostName, Outcome, PeerView, ProbeOutcome, Verdict,
+    VolumeUse,
+};
 use recovery::plan::{Phase, Plan};
 use recovery::policy::Mode;
 use recovery::ports::{Cluster, EventSink, HealthSignal, Note};
@@ -89,6 +92,21 @@ async fn the_pages_follow_the_snapshot() {
     set.send_replace(status(Some(Timestamp::now())));
     assert!(get(address, "/livez").await.0.contains(" 200 "));
     assert!(get(address, "/readyz").await.0.contains(" 200 "));
+
+    // It is ready, and will not be for long.
+    let (check, says) =
+        (Check::Certificate("/etc/ca.pem".into()), "it is valid until tomorrow only".to_owned());
+    let found = Checked { check, verdict: Verdict::Warn, says, remedy: "renew it".to_owned() };
+    let checks = vec![CheckSeen { found, age: Duration::ZERO }];
+    set.send_replace(Status { checks, ..status(Some(Timestamp::now())) });
+    let (head, body) = get(address, "/readyz").await;
+    let warning = "warning: certificate /etc/ca.pem: it is valid until tomorrow only; do: renew it\n";
+    assert!(head.contains(" 200 ") && body.ends_with(warning), "{head}\n{body}");
+    let metrics = get(address, "/metrics").await.1;
+    for line in ["standby_ready", "standby_warns"] {
+        let line = format!("understudy_{line}{{check=\"certificate\",of=\"/etc/ca.pem\"}} 1");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
 
     set.send_replace(Status { ledger_read: false, ..status(Some(Timestamp::now())) });
     assert!(get(address, "/livez").await.0.contains(" 200 "));
