@@ -93,6 +93,10 @@ impl Cluster {
     pub(crate) fn start(lab: &Lab, spec: ClusterSpec) -> Result<Self> {
         let begin = Instant::now();
         let cluster = Self::prepare(lab, &spec)?;
+        if let Some(secured) = &cluster.secured {
+            let mut nodes = cluster.controllers.iter().chain(&cluster.brokers);
+            nodes.try_for_each(|node| secured.show_node(node, Signer::First))?;
+        }
         let formatted = begin.elapsed();
         for node in cluster.controllers.iter().chain(&cluster.brokers) {
             node.begin()?;
@@ -163,12 +167,8 @@ impl Cluster {
             write_properties(&node.properties, &properties)?;
             formats.push((node, properties));
         }
-        let mut format = spec.format.clone();
-        if let Some(secured) = by {
-            formats.iter().try_for_each(|(node, _)| secured.show_node(node, Signer::First))?;
-            format.extend(secured.format());
-        }
-        format_all(&kafka, &log4j, &format, &formats)?;
+        let extra = [spec.format.clone(), by.map(Secured::format).unwrap_or_default()].concat();
+        format_all(&kafka, &log4j, &extra, &formats)?;
         let start_script = start_script(&kafka, &spec.jvm);
         for node in &brokers {
             if let Some(home) = spec.guests.get(&node.id) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use async_trait::async_trait;
 use drivers::ledger::LedgerConfig;
-use e2e::kafka::{AGENT_PASSWORD, Cluster, ClusterSpec, Security};
+use e2e::kafka::{Cluster, ClusterSpec};
 use e2e::{Lab, eventually, story};
 use fakes::ledger::contract::{append, claim, contract, done, ended, started};
 use fakes::ledger::faults::{Rig, survives_an_outage};
@@ -43,11 +43,7 @@ struct Bed {
 
 impl Bed {
     fn begin(lab: &Lab) -> Result<Self> {
-        Self::of(lab, Security::Plaintext)
-    }
-
-    fn of(lab: &Lab, security: Security) -> Result<Self> {
-        let cluster = lab.kafka(ClusterSpec { security, ..ClusterSpec::default() })?;
+        let cluster = lab.kafka(ClusterSpec::default())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
         Ok(Self { cluster, runtime })
     }
@@ -55,15 +51,12 @@ impl Bed {
     /// Another agent's ledger.
     fn open(&self, topic: &str, timeout: Duration) -> Result<Arc<dyn Ledger>> {
         let nodes = self.cluster.brokers().iter().map(|node| node.address().to_string());
-        let mut config = serde_json::json!({
+        let config = serde_json::json!({
             "driver": "kafka",
             "bootstrap": nodes.collect::<Vec<_>>(),
             "topic": topic,
             "timeout": format!("{}s", timeout.as_secs()),
         });
-        if let Ok(secured) = self.cluster.secured() {
-            config["security"] = serde_json::to_value(secured.login_of_agent())?;
-        }
         let config: LedgerConfig = serde_json::from_value(config)?;
         config.open().map_err(|problems| anyhow!("{problems:?}"))
     }
@@ -119,25 +112,6 @@ fn the_kafka_ledger_keeps_the_contract() {
         bed.runtime.block_on(survives_an_outage(&bed));
         lab.note("all brokers stood still and went on");
         Ok(())
-    });
-}
-
-#[test]
-fn the_kafka_ledger_logs_in_anew_with_what_its_files_hold() {
-    story("the_kafka_ledger_logs_in_anew_with_what_its_files_hold", |lab| {
-        let bed = Bed::of(lab, Security::SaslSsl)?;
-        bed.make(TOPIC, (1, 3), &SETTINGS)?;
-        bed.cluster.allow_ledger(TOPIC)?;
-        bed.runtime.block_on(bed.ledger().check())?;
-        lab.note("it is written and read back");
-
-        let secured = bed.cluster.secured()?;
-        secured.password_of_agent("of-somebody-else")?;
-        let ledger = bed.open(TOPIC, Duration::from_secs(3))?;
-        let said = refused(bed.runtime.block_on(ledger.sync()))?;
-        ensure!(said.contains("Authentication failed") && !said.contains("of-somebody-else"), "{said}");
-        secured.password_of_agent(AGENT_PASSWORD)?;
-        eventually("the same ledger to be let in", TIMEOUT, || bed.runtime.block_on(ledger.sync()))
     });
 }
 
