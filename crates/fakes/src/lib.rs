@@ -5,6 +5,7 @@
 
 pub mod kafka;
 pub mod kafka_login;
+pub mod kubernetes;
 pub mod ledger;
 pub mod ontap;
 pub mod tls;

@@ -1,0 +1,16 @@
+//! Kubernetes behind the ports of a recovery: the ledger.
+//!
+//! - [`KubernetesLedger`] (`kubernetes`) keeps the ledger in custom resources;
+//! - [`definitions_yaml`] is what a cluster needs installed first.
+//!
+//! Deliberately absent: a Lease (that one has run out proves nothing about its holder), a read that a cache of the API
+//! server may answer (no request says `resourceVersion=0`), a retry that may do a thing twice, and any call before the
+//! first use.
+
+mod client;
+mod crd;
+mod fault;
+mod ledger;
+
+pub use crd::definitions_yaml;
+pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
