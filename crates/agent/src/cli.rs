@@ -1,5 +1,6 @@
 //! The command line. Commands read unless their help says that they act.
 
+mod kubernetes;
 mod ontap;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use tracing::level_filters::LevelFilter;
 
+pub use kubernetes::Kubernetes;
 pub use ontap::{BrokerOwner, Ontap, Provision, Style, Verify};
 
 /// Takes over Kafka brokers whose host died and whose log dirs live on shared storage.
@@ -161,6 +163,9 @@ pub enum Command {
     /// Audit, prepare or measure the brokers' storage on NetApp ONTAP
     #[command(subcommand)]
     Ontap(Ontap),
+    /// What a Kubernetes cluster needs before its ledger can be used
+    #[command(subcommand)]
+    Kubernetes(Kubernetes),
     /// Print the version
     Version,
     /// Write and sync a small file, once; the daemon runs this in a process of its own

@@ -26,7 +26,7 @@ use recovery::ports::EventSink;
 use serde::Serialize;
 
 use crate::UsageError;
-use crate::cli::{Canary, Cli, Command, Global, StorageProbe};
+use crate::cli::{Canary, Cli, Command, Global, Kubernetes, StorageProbe};
 use crate::config::{self, Config};
 use crate::evidence::propose;
 use crate::exit::Exit;
@@ -52,6 +52,10 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Command::ConfigReference => {
             return Ok(output::print(&config::reference(), cli.global.output).map(|()| Exit::Done)?);
+        }
+        Command::Kubernetes(Kubernetes::Crd) => {
+            let definitions = kubernetes::definitions_yaml().map_err(anyhow::Error::msg)?;
+            return Ok(output::print_text(&definitions).map(|()| Exit::Done)?);
         }
         // A broker host has no more of a configuration than this needs.
         Command::Guard { broker, wait, epoch, exec: false, .. } => {
@@ -86,6 +90,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         | Command::StorageProbe(_)
         | Command::ConfigReference
         | Command::Guard { .. }
+        | Command::Kubernetes(_)
         | Command::Ledger(_)
         | Command::Ontap(_) => Ok(Exit::Done),
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::config::AddressConfig;
 use crate::config::FenceConfig;
+use crate::config::LedgerConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::kafka_probe;
-use drivers::ledger::LedgerConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};

@@ -9,11 +9,11 @@ use aws::Ec2StatusConfig;
 
 use crate::config::AddressConfig;
 use crate::config::FenceConfig;
+use crate::config::LedgerConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
-use drivers::ledger::LedgerConfig;
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::Standby;

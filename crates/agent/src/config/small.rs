@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use drivers::ledger::LedgerConfig;
 use drivers::machine::Local;
 use recovery::known::Member;
 use recovery::model::{BrokerId, HostName};
 
 use super::document::Document;
+use super::ledger::LedgerConfig;
 use super::problem::{ConfigError, Problem};
 use super::raw;
 

@@ -18,7 +18,7 @@ pub use metrics::Metrics;
 use crate::cli::LogFormat;
 
 /// Our own crates that log, by the names that their lines have. The client of ONTAP is a library like others.
-const OURS: [&str; 3] = ["understudy", "recovery", "drivers"];
+const OURS: [&str; 4] = ["understudy", "recovery", "drivers", "kubernetes"];
 
 /// Starts writing log lines to standard error.
 ///
@@ -29,7 +29,8 @@ pub fn init(format: LogFormat, level: LevelFilter) {
     let ours: String = OURS.iter().map(|name| format!(",{name}={level}")).collect();
     let filter = EnvFilter::new(format!("{libraries}{ours}"))
         .add_directive(quiet("librdkafka"))
-        .add_directive(quiet("rdkafka"));
+        .add_directive(quiet("rdkafka"))
+        .add_directive(quiet("kube_client"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
     // Only the first call in a process counts: tests start several agents.
@@ -39,7 +40,8 @@ pub fn init(format: LogFormat, level: LevelFilter) {
     };
 }
 
-/// librdkafka reports every failed reconnect as an error; the signals say the same once.
+/// librdkafka reports every failed reconnect as an error, and kube every request that fails; the signals say the same
+/// once.
 fn quiet(target: &str) -> tracing_subscriber::filter::Directive {
     let quiet = format!("{target}=off").parse();
     quiet.unwrap_or_else(|_| LevelFilter::OFF.into())
