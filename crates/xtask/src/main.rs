@@ -10,6 +10,7 @@ mod docs;
 mod ec2_bed;
 mod fuzz;
 mod kafka;
+mod kubernetes_bed;
 mod nfs_bed;
 mod older;
 mod preflight;

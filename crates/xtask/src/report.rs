@@ -91,6 +91,11 @@ impl Report {
         }
     }
 
+    /// Whether a test said that it cannot run here.
+    pub(crate) fn has_not_run(&self) -> bool {
+        self.tests.iter().any(|test| matches!(test.outcome, suite::Outcome::NotRun(_)))
+    }
+
     /// Prints one line for each part, in order, and what took how long, the slowest first.
     pub(crate) fn print(&self) {
         self.print_times();

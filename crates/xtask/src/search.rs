@@ -151,6 +151,7 @@ impl Search {
             root: &self.workspace.root,
             bed: Some(&self.bed),
             ec2: ec2_bed::ensure().ok(),
+            kubernetes: None,
             seed: Some(seed),
             pinned: false,
             outputs,

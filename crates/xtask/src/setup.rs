@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::preflight::{self, Missing, Scope};
 use crate::workspace::Workspace;
-use crate::{ec2_bed, kafka, nfs_bed, tools};
+use crate::{ec2_bed, kafka, kubernetes_bed, nfs_bed, tools};
 
 /// Get what the other commands need: packages (as root), Kafka and a simulated EC2; with `--tier`, what one part of the
 /// tests needs besides.
@@ -22,6 +22,8 @@ enum Tier {
     All,
     /// Kernel, disk image and server of the hosts on real NFS.
     Nfs,
+    /// A Kubernetes: API server, etcd, nodes; built with Go.
+    Kubernetes,
     /// cargo-deny.
     Licences,
 }
@@ -42,6 +44,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (Some(Tier::All | Tier::Nfs), None) => {
             preflight::ensure(Scope::Nfs)?;
             eprintln!("ready: {}", nfs_bed::ensure()?.display());
+        }
+        _ => {}
+    }
+    match (args.tier, kubernetes_bed::obstacle()) {
+        (Some(Tier::Kubernetes), Some(why)) => {
+            return Err(Missing(format!("the Kubernetes tier: {why}")).into());
+        }
+        (Some(Tier::All), Some(why)) => eprintln!("left out: the Kubernetes tier: {why}"),
+        (Some(Tier::All | Tier::Kubernetes), None) => {
+            eprintln!("ready: {}={}", kubernetes_bed::VARIABLE, kubernetes_bed::ensure()?.display());
         }
         _ => {}
     }

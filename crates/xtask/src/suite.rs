@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 const LIMIT_OF_A_SEARCH: Duration = Duration::from_secs(900);
 /// The same for a story, which ends by itself after ten minutes.
 const LIMIT_OF_A_STORY: Duration = Duration::from_secs(720);
+/// The same for one on Kubernetes, which alone takes six minutes to give a pod up.
+const LIMIT_ON_KUBERNETES: Duration = Duration::from_secs(1200);
 
 /// An executable with tests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +62,7 @@ impl Test {
 
     fn limit(&self) -> Duration {
         match self {
+            test if test.is_story() && test.binary.target == "kubernetes" => LIMIT_ON_KUBERNETES,
             test if test.is_story() => LIMIT_OF_A_STORY,
             test if test.is_search() => LIMIT_OF_A_SEARCH,
             _ => LIMIT,

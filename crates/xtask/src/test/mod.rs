@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::Workspace;
-use crate::{nfs_bed, speed};
+use crate::{kubernetes_bed, nfs_bed, speed};
 
 pub(crate) use parts::is_plain;
 use parts::{Part, Runner};
@@ -42,6 +42,9 @@ enum Tier {
     Corners,
     /// Every story on hosts with kernels of their own, and a real NFS server. As root.
     Nfs,
+    /// Tests of the Kubernetes drivers on a real API server, and every story on real nodes. As root; builds Kubernetes
+    /// if need be, with Go.
+    Kubernetes,
     /// 20,000 simulated clusters.
     Simulation,
     /// Random faults on a real cluster under load, three minutes, always the same ones.
@@ -55,17 +58,18 @@ enum Tier {
 impl Args {
     fn parts(&self) -> Vec<Part> {
         use Part::{
-            Clippy, Conformance, Corners, DocTests, Format, GateStories, Licences, LicencesIfChanged,
-            Marathon, Nfs, Seeds, Stories, Unit,
+            Clippy, Conformance, Corners, DocTests, Format, GateStories, Kubernetes, KubernetesIfThere,
+            Licences, LicencesIfChanged, Marathon, Nfs, Seeds, Stories, Unit,
         };
         const ALL: u64 = 20_000;
         if self.filter.is_some() {
             return match self.tier {
-                None | Some(Tier::All) => vec![Unit, Stories, Corners, Nfs],
+                None | Some(Tier::All) => vec![Unit, Stories, Corners, Nfs, KubernetesIfThere],
                 Some(Tier::Unit) => vec![Unit],
                 Some(Tier::Netns) => vec![Stories],
                 Some(Tier::Corners) => vec![Corners],
                 Some(Tier::Nfs) => vec![Nfs],
+                Some(Tier::Kubernetes) => vec![Kubernetes],
                 Some(_) => Vec::new(),
             };
         }
@@ -83,11 +87,13 @@ impl Args {
                 Marathon,
                 Corners,
                 Nfs,
+                Kubernetes,
             ],
             Some(Tier::Unit) => vec![Format, Clippy, Unit, DocTests],
             Some(Tier::Netns) => vec![Stories],
             Some(Tier::Corners) => vec![Corners],
             Some(Tier::Nfs) => vec![Nfs],
+            Some(Tier::Kubernetes) => vec![Kubernetes],
             Some(Tier::Simulation) => vec![Seeds(ALL)],
             Some(Tier::Marathon) => vec![Marathon],
             Some(Tier::Conformance) => vec![Conformance],
@@ -102,11 +108,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(Tier::Nfs), Some(why)) = (args.tier, nfs_bed::obstacle()) {
         return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
     }
+    let kubernetes = || kubernetes_bed::nodes_obstacle().or_else(kubernetes_bed::obstacle);
+    if let (Some(Tier::Kubernetes), Some(why)) = (args.tier, kubernetes()) {
+        return Err(Missing(format!("the Kubernetes tier cannot run here: {why}")).into());
+    }
     preflight::ensure(if parts.iter().any(|part| part.takes_hosts()) {
         Scope::Stories
     } else {
         Scope::Build
     })?;
+    if args.tier == Some(Tier::Kubernetes) {
+        // Without it nothing of this tier can be judged.
+        kubernetes_bed::ensure()
+            .map_err(|error| Missing(format!("the Kubernetes tier cannot run: {error:#}")))?;
+    }
     let speed = speed::measure();
     eprintln!("speed figure {:.2} s", speed.as_secs_f64());
     let mut runner = Runner::new(Workspace::find()?, args.filter.clone());
@@ -129,6 +144,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     report.print_unusual();
     writeln!(io::stdout(), "{} passed, {} failed", total.passed, total.failed)?;
+    if args.tier == Some(Tier::Kubernetes) && total.failed == 0 && report.has_not_run() {
+        return Ok(ExitCode::from(2));
+    }
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -144,9 +162,15 @@ mod tests {
     fn the_gate_builds_and_runs_nothing_that_judges_no_change() {
         let gate = parts(None, None);
         assert!(gate.contains(&Part::GateStories) && gate.contains(&Part::Unit));
-        for other in
-            [Part::Licences, Part::Conformance, Part::Marathon, Part::Nfs, Part::Corners, Part::Stories]
-        {
+        for other in [
+            Part::Licences,
+            Part::Conformance,
+            Part::Marathon,
+            Part::Nfs,
+            Part::Corners,
+            Part::Stories,
+            Part::Kubernetes,
+        ] {
             assert!(!gate.contains(&other), "{other:?}");
         }
     }

@@ -13,13 +13,17 @@ use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::suite::{self, Outcome, Place, Test};
 use crate::workspace::{Programs, Workspace};
-use crate::{cache, chaos, conformance, ec2_bed, nfs_bed, older, shell, sim, tools};
+use crate::{cache, chaos, conformance, ec2_bed, kubernetes_bed, nfs_bed, older, shell, sim, tools};
 
 /// The package whose tests ask an EC2.
 const AWS: &str = "crates/aws";
 
 /// What the stories begin with whose hosts are instances of an EC2.
 const ON_EC2: &str = "ec2::";
+/// The package whose tests ask a Kubernetes.
+const KUBERNETES: &str = "crates/kubernetes";
+/// The executable with the stories on Kubernetes, and the name of their part.
+const KUBERNETES_STORIES: &str = "kubernetes";
 
 /// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
 const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
@@ -48,12 +52,17 @@ pub(super) enum Part {
     Marathon,
     Corners,
     Nfs,
+    /// The package's tests, and the stories; what they run on is built if need be.
+    Kubernetes,
+    /// The stories, if what they run on was built before.
+    KubernetesIfThere,
 }
 
 impl Part {
     /// It needs Kafka, and hosts of its own.
     pub(super) fn takes_hosts(self) -> bool {
-        matches!(self, Self::GateStories | Self::Stories | Self::Marathon | Self::Corners | Self::Nfs)
+        use Part::{Corners, GateStories, Kubernetes, KubernetesIfThere, Marathon, Nfs, Stories};
+        matches!(self, GateStories | Stories | Marathon | Corners | Nfs | Kubernetes | KubernetesIfThere)
     }
 }
 
@@ -72,11 +81,13 @@ pub(super) struct Runner {
     bed: Option<Option<Bed>>,
     /// Where the simulated EC2 has its Python, once it was made.
     ec2: Option<PathBuf>,
+    /// Where the Kubernetes for tests is, once it was found or built.
+    kubernetes: Option<PathBuf>,
 }
 
 impl Runner {
     pub(super) fn new(workspace: Workspace, filter: Option<String>) -> Self {
-        Self { workspace, filter, built: None, bed: None, ec2: None }
+        Self { workspace, filter, built: None, bed: None, ec2: None, kubernetes: None }
     }
 
     pub(super) fn run(&mut self, part: Part, report: &mut Report) {
@@ -109,6 +120,11 @@ impl Runner {
             }
             Part::Corners => self.corners(report),
             Part::Nfs => self.nfs(report),
+            Part::Kubernetes => self.kubernetes(report),
+            Part::KubernetesIfThere => {
+                let stories = |test: &Test| test.binary.target == KUBERNETES_STORIES;
+                self.kubernetes_stories(report, stories);
+            }
         }
     }
 
@@ -184,6 +200,9 @@ impl Runner {
         let tests: Vec<Test> = built.tests.iter().filter(|test| !test.is_story()).cloned().collect();
         let tests: Vec<Test> = tests.into_iter().filter(|test| self.selected(test)).collect();
         self.add_ec2(report, &tests);
+        if tests.iter().any(|test| test.binary.package == KUBERNETES) {
+            self.find_kubernetes(report);
+        }
         self.tell(report, "unit tests", false, tests);
     }
 
@@ -201,9 +220,8 @@ impl Runner {
         for entry in left_out.iter().filter(|entry| gate::STORIES.contains(&entry.name.as_str())) {
             report.skip("quarantine", format!("{}: {} (seen {})", entry.name, entry.symptom, entry.seen));
         }
-        self.stories(report, "stories", |test| {
-            gate::STORIES.contains(&test.name()) && left_out.iter().all(|entry| entry.name != test.name())
-        });
+        let wanted = |test: &Test| left_out.iter().all(|entry| entry.name != test.name());
+        self.stories(report, "stories", |test| gate::STORIES.contains(&test.name()) && wanted(test));
     }
 
     /// The stories that `select` wants.
@@ -232,8 +250,9 @@ impl Runner {
     fn tell(&self, report: &mut Report, name: &'static str, on_the_bed: bool, tests: Vec<Test>) {
         let bed = self.bed.as_ref().and_then(Option::as_ref).filter(|_| on_the_bed);
         let (root, outputs) = (&self.workspace.root, self.workspace.root.join("target/tests"));
-        let (ec2, pinned) = (self.ec2.clone(), self.filter.is_none());
-        let place = Place { root, bed, ec2, seed: None, pinned, outputs };
+        let (ec2, kubernetes) = (self.ec2.clone(), self.kubernetes.clone());
+        let pinned = self.filter.is_none();
+        let place = Place { root, bed, ec2, kubernetes, seed: None, pinned, outputs };
         let mut ran = Vec::new();
         report.part(name, |tally| {
             ran = suite::run(&place, tests)?;
@@ -302,6 +321,56 @@ impl Runner {
         let hosts = report.part("NFS hosts", |_| preflight::ensure(Scope::Nfs).and_then(|()| bed.add_nfs()));
         if hosts.is_some() {
             self.stories(report, "NFS stories", nfs);
+        }
+    }
+
+    /// Takes the Kubernetes for tests from the cache, or says what builds it.
+    fn find_kubernetes(&mut self, report: &mut Report) {
+        if self.kubernetes.is_none() {
+            self.kubernetes = kubernetes_bed::there();
+        }
+        if self.kubernetes.is_none() {
+            report.skip("Kubernetes", kubernetes_bed::HINT);
+        }
+    }
+
+    fn kubernetes(&mut self, report: &mut Report) {
+        if let Some(why) = kubernetes_bed::obstacle() {
+            report.skip("Kubernetes", why);
+            return;
+        }
+        // Where it was in the cache already, the unit tests of the same run had it.
+        let told = self.kubernetes.is_some();
+        let of_package = |test: &Test| test.binary.package == KUBERNETES;
+        let stories = |test: &Test| test.binary.target == KUBERNETES_STORIES;
+        if !self.wants(report, |test| of_package(test) || stories(test)) {
+            return;
+        }
+        self.kubernetes = report.part("a Kubernetes for tests", |_| kubernetes_bed::ensure());
+        if self.kubernetes.is_none() {
+            return;
+        }
+        let built = self.built(report).map(|built| built.tests.clone()).unwrap_or_default();
+        let tests: Vec<Test> =
+            built.into_iter().filter(|test| !told && of_package(test) && self.selected(test)).collect();
+        if !tests.is_empty() {
+            self.tell(report, "Kubernetes drivers", false, tests);
+        }
+        self.kubernetes_stories(report, stories);
+    }
+
+    /// The stories on Kubernetes that `select` wants, where they can be told.
+    fn kubernetes_stories(&mut self, report: &mut Report, select: impl Fn(&Test) -> bool) {
+        if !self.wants(report, &select) {
+            return;
+        }
+        if let Some(why) = kubernetes_bed::nodes_obstacle() {
+            report.skip("Kubernetes stories", why);
+            return;
+        }
+        self.find_kubernetes(report);
+        if self.kubernetes.is_some() {
+            self.stories(report, "Kubernetes stories", select);
         }
     }
 }
