@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// Asks `address` for `path`, and returns status code and body.
-pub(crate) fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<(u16, String)> {
+///
+/// # Errors
+/// When it does not answer within `limit`, or not in HTTP.
+pub fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<(u16, String)> {
     send(address, "GET", path, "", limit)
 }
 

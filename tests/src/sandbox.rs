@@ -32,14 +32,22 @@ const LIMIT: Duration = Duration::from_secs(600);
 ///
 /// # Panics
 /// When the story fails, or the sandbox cannot be made; that is how a test fails.
-#[allow(clippy::panic)]
 pub fn story(name: &str, tell: impl FnOnce(&Lab) -> Result<()>) {
+    story_within(name, LIMIT, tell);
+}
+
+/// [`story`] of something that takes longer by its nature: it is ended after `limit`.
+///
+/// # Panics
+/// As [`story`].
+#[allow(clippy::panic)]
+pub fn story_within(name: &str, limit: Duration, tell: impl FnOnce(&Lab) -> Result<()>) {
     let result = match env::var(INNER) {
         Ok(inner) if inner == name => inside(name, tell),
         Ok(inner) => Err(anyhow::anyhow!("story {name} was started inside story {inner}")),
         Err(_) => test_path(name).and_then(|path| {
             let only = [&path, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"];
-            outside(name, &only.map(str::to_owned), LIMIT)
+            outside(name, &only.map(str::to_owned), limit)
         }),
     };
     if let Err(error) = result {

@@ -51,7 +51,7 @@ log4j.appender.C.layout.ConversionPattern=[%d] %p %m (%c{1})%n
 #[derive(Debug, Clone)]
 pub struct Kafka {
     java: PathBuf,
-    libs: PathBuf,
+    pub(crate) libs: PathBuf,
     jars: Vec<PathBuf>,
     version: String,
 }

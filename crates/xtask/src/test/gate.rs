@@ -4,7 +4,7 @@ use crate::suite::Test;
 
 /// One story for each thing that the agent does or refuses; the others are told by `--tier netns`. One that comes
 /// pays with another that goes if the gate takes longer than twenty minutes.
-pub(crate) const STORIES: [&str; 16] = [
+pub(crate) const STORIES: [&str; 17] = [
     // It takes over from a host that dies, stands still and thaws, or comes back,
     "the_daemon_recovers_a_broker_whose_host_dies",
     "a_host_that_thaws_after_the_takeover_does_no_harm",
@@ -32,6 +32,9 @@ pub(crate) const STORIES: [&str; 16] = [
     "without_a_ledger_nothing_is_done_and_nothing_is_stopped",
 ];
 
+/// The one on Kubernetes, told where that was built before.
+pub(crate) const KUBERNETES_STORY: &str = "three_nodes_run_pods_and_one_loses_power";
+
 /// How many clusters are simulated, from seed 0 on.
 pub(crate) const SEEDS: u64 = 2_000;
 
@@ -39,6 +42,7 @@ pub(crate) const SEEDS: u64 = 2_000;
 pub(crate) fn missing(tests: &[Test]) -> Vec<&'static str> {
     STORIES
         .into_iter()
+        .chain([KUBERNETES_STORY])
         .filter(|name| !tests.iter().any(|test| test.is_story() && test.name() == *name))
         .collect()
 }

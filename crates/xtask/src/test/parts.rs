@@ -222,6 +222,8 @@ impl Runner {
         }
         let wanted = |test: &Test| left_out.iter().all(|entry| entry.name != test.name());
         self.stories(report, "stories", |test| gate::STORIES.contains(&test.name()) && wanted(test));
+        let kubernetes = |test: &Test| gate::KUBERNETES_STORY == test.name() && wanted(test);
+        self.kubernetes_stories(report, kubernetes);
     }
 
     /// The stories that `select` wants.

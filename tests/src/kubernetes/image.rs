@@ -1,0 +1,44 @@
+//! Container images, made without a daemon: an archive of one layer, in the format that `ctr images import` reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::shell;
+
+/// Writes the image `name` with the content of `root`, which is the whole of its one layer.
+pub(super) fn write(name: &str, root: &Path, entry: &[&str], folder: &Path) -> Result<PathBuf> {
+    let work = folder.join("image");
+    fs::create_dir_all(&work)?;
+    let reproducible = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
+    let pack = |from: &Path, to: &Path| {
+        let (from, to) = (from.display().to_string(), to.display().to_string());
+        shell::run(
+            "tar",
+            [&reproducible[..], &["--directory", &from, "--create", "--file", &to, "."]].concat(),
+        )
+    };
+    let layer = work.join("layer.tar");
+    pack(root, &layer)?;
+    let digest = sha256(&layer)?;
+    let config = json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        "os": "linux",
+        "config": { "Entrypoint": entry, "Env": ["PATH=/bin:/usr/bin"] },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+    });
+    fs::write(work.join("config.json"), config.to_string())?;
+    let manifest = json!([{ "Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    fs::write(work.join("manifest.json"), manifest.to_string())?;
+    let archive = folder.join(format!("{}.tar", name.replace(['/', ':'], "-")));
+    pack(&work, &archive)?;
+    fs::remove_dir_all(&work)?;
+    Ok(archive)
+}
+
+fn sha256(file: &Path) -> Result<String> {
+    let said = shell::run("sha256sum", [file])?;
+    said.split_whitespace().next().map(str::to_owned).context("sha256sum says nothing")
+}

@@ -1,0 +1,3 @@
+//! Stories on a Kubernetes of real parts, with a Kafka in pods.
+
+mod bed;
