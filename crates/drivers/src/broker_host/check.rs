@@ -172,7 +172,8 @@ fn is_attached(dir: &Path) -> bool {
 pub(super) fn state_dir(common: &Common, broker: BrokerId) -> Result<Note, Problem> {
     let site = common.site(broker);
     site.create()?;
-    let scratch = site.properties().with_file_name(".check");
+    // The daemon and `understudy check` may look at the same time.
+    let scratch = site.properties().with_file_name(format!(".check-{}", std::process::id()));
     super::site::write_durably(&scratch, b"understudy", common.user.as_ref().map(|user| user.gid))?;
     let what =
         format!("reading {} as Kafka's user: let it pass through the directories above", text(&scratch));
