@@ -197,8 +197,13 @@ impl Case<'_> {
                 return here.outage.filter(|out| !other.taken_over_since(*out)).map(|out| (broker, out));
             }
             here.probe.as_ref()?;
-            if self.is_out_of_reach() || other.outlives(self) {
+            if self.is_out_of_reach() {
                 return None;
+            }
+            if other.outlives(self) {
+                // It lives, and may have been away with this one: then it came back.
+                let away = here.outage.and_then(|out| out.away(self.policy.host_down_after));
+                return away.map(|out| (broker, out));
             }
             let out = other.outage();
             // Known to a person before the later one of the two went.
@@ -231,7 +236,7 @@ impl Case<'_> {
     fn outage(&self) -> Outage {
         let now = self.seen.now.mono;
         let present = self.here.outage.filter(|out| out.until.is_none());
-        present.unwrap_or(Outage { from: now, to: now, heard: None, until: None })
+        present.unwrap_or(Outage { from: now, to: now, heard: None, unheard: None, until: None })
     }
 
     /// Why this broker, which is down, is no failure, and since when a person has known.

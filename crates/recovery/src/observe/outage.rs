@@ -22,6 +22,10 @@ pub struct Outage {
     /// When the active controller last heard it, well after this agent's looks had begun to find it
     /// unreachable, every one of them: it went no earlier than that, or only this host cannot reach it.
     pub heard: Option<Moment>,
+    /// The longest time in which the active controller heard nothing of it, and heard it again: from its last word,
+    /// or this agent's first look that failed, to the next. A controller that could not be asked may have heard
+    /// it: time without its word shows no life.
+    pub unheard: Option<(Moment, Moment)>,
     /// The first look that was answered again; `None` while it is down.
     pub until: Option<Moment>,
 }
@@ -31,6 +35,13 @@ impl Outage {
     pub(crate) fn went(&self) -> (Moment, Moment) {
         let heard = self.heard.unwrap_or(self.from);
         (self.from.max(heard), self.to.max(heard))
+    }
+
+    /// The time in which it was away from everybody, and no less than `least`, before the controller heard it again:
+    /// only this agent cannot reach it now.
+    pub(crate) fn away(&self, least: Duration) -> Option<Self> {
+        let (from, until) = self.unheard.filter(|(from, until)| until.since(*from) >= least)?;
+        Some(Self { from, to: from, heard: None, unheard: None, until: Some(until) })
     }
 }
 
@@ -46,6 +57,10 @@ pub(super) struct Failing {
     word: Option<Moment>,
     /// See [`Outage::heard`].
     heard: Option<Moment>,
+    /// See [`Outage::unheard`].
+    unheard: Option<(Moment, Moment)>,
+    /// The controller's last word of it.
+    last: Option<Moment>,
 }
 
 /// A run of looks that failed, and the answer after it.
@@ -57,7 +72,7 @@ pub(super) struct Failed {
 
 impl Failing {
     pub(super) fn begin(at: Moment) -> Self {
-        Self { since: at, gone: at, sure: false, word: None, heard: None }
+        Self { since: at, gone: at, sure: false, word: None, heard: None, unheard: None, last: None }
     }
 
     /// One more look that failed, begun at `at`. `dark` tells whether most brokers fail, and `heard` when the
@@ -72,13 +87,18 @@ impl Failing {
 
     /// The active controller heard it at `heard`, and every look of this run found it unreachable.
     pub(super) fn hear(&mut self, heard: Moment) {
+        let last = self.last.unwrap_or(self.since);
+        if self.unheard.is_none_or(|(from, until)| heard.since(last) > until.since(from)) {
+            self.unheard = Some((last, heard));
+        }
+        self.last = Some(heard.max(last));
         if heard.since(self.since) >= BETWEEN {
             self.heard = self.heard.max(Some(heard));
         }
     }
 
     pub(super) fn outage(self) -> Outage {
-        Outage { from: self.since, to: self.gone, heard: self.heard, until: None }
+        Outage { from: self.since, to: self.gone, heard: self.heard, unheard: self.unheard, until: None }
     }
 
     pub(super) fn end(self, until: Moment) -> Failed {

@@ -264,6 +264,49 @@ fn only_a_broker_that_the_controller_hears_on_is_no_failure() {
     }
 }
 
+/// Brokers 1, 2 and 3 are cut off in second 100, from everybody. In second 130 the controller hears 2 and 3 again. This
+/// host reaches none of the three. The decision about broker 1 in second `now`.
+fn after_a_cut(now: u64) -> Decision {
+    let topology = Topology { known: topology().known, ..World::topology() };
+    let mut board = Board::default();
+    for now in 90..=now {
+        let mut record = |fact| board.record(Evidence { signal: "test", at: seconds(now), fact });
+        for broker in ALL.map(BrokerId) {
+            let cut = broker.0 <= 3 && now >= 100;
+            let outcome = if cut { ProbeOutcome::Unreachable } else { ProbeOutcome::Answered };
+            record(Fact::Probe { broker, outcome });
+        }
+        let endpoint = World::topology().brokers[&BROKER].listener.clone();
+        record(Fact::Listed {
+            brokers: ALL.map(|id| (BrokerId(id), endpoint.clone())).into_iter().collect(),
+        });
+        let silence = |id: i32| match id {
+            2 | 3 if (100..130).contains(&now) => Duration::from_secs(now - 100),
+            1 => Duration::from_secs(now.saturating_sub(100)),
+            _ => Duration::ZERO,
+        };
+        let silence = ALL.map(|id| (BrokerId(id), silence(id))).into();
+        record(Fact::Quorum(QuorumView { leader: 101, leader_epoch: 1, silence }));
+        let brokers = [(BROKER, LedgerStanding::untouched("kafka-1".into()))].into();
+        record(Fact::Ledger(LedgerReading { brokers, ..LedgerReading::default() }));
+    }
+    decide(BROKER, &seen(&board, now), &topology, &World::policy())
+}
+
+#[test]
+fn one_of_several_that_were_cut_off_together_may_be_late_to_come_back() {
+    let held = after_a_cut(129);
+    assert!(matches!(held, Decision::Hold { .. }), "{held:?}");
+    // Each of the other two may be unreachable for a moment longer than the controller is to them.
+    let patience = World::policy().boot_patience.as_secs();
+    for now in [130, 131, 135, 130 + patience - 1] {
+        let decision = after_a_cut(now);
+        assert!(matches!(decision, Decision::Suspect { .. } | Decision::Hold { .. }), "{now}: {decision:?}");
+    }
+    let decision = after_a_cut(130 + patience);
+    assert!(matches!(decision, Decision::TakeOver(_)), "{decision:?}");
+}
+
 #[test]
 fn time_in_which_nobody_looked_proves_nothing() {
     // One failed probe, and then this agent stood still for two and a half seconds.

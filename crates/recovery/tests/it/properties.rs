@@ -1,5 +1,6 @@
 //! What must hold for every observation and every journal, not only for those we thought of.
 
+mod may_take_over;
 mod stages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ use recovery::plan::{Phase, Plan, Step, plan};
 use recovery::policy::{Mode, Policy};
 use recovery::ports::Note;
 use recovery::progress::{Next, Progress};
+
+use may_take_over::{majority, may_take_over, seen_elsewhere};
 
 /// The moment of every observation.
 const NOW: Moment = Moment(Duration::from_secs(1000));
@@ -88,13 +91,20 @@ fn further(seen: Seen) -> impl Strategy<Value = Seen> {
 
 /// Gone within the last 900 s, and back since where the broker answers.
 fn outage(answers: bool) -> impl Strategy<Value = Outage> {
-    (0..900_u64, 0..10_u64, 0..900_u64, any::<bool>()).prop_map(move |(ago, unsure, lasted, heard)| {
+    let unheard = prop::option::of((0..900_u64, 0..60_u64));
+    let all = (0..900_u64, 0..10_u64, 0..900_u64, any::<bool>(), unheard);
+    all.prop_map(move |(ago, unsure, lasted, heard, unheard)| {
         let from = NOW - Duration::from_secs(ago);
         let back = Moment(from.0 + Duration::from_secs(lasted.min(ago)));
         let to = Moment(from.0 + Duration::from_secs(unsure.min(ago))).min(back);
         // What answers was heard at some time meanwhile, and what is down may be heard now.
         let heard = heard.then_some(if answers { back } else { NOW });
-        Outage { from, to, heard, until: answers.then_some(back) }
+        // Heard again at some time since it went.
+        let unheard = unheard.map(|(ago, lasted)| {
+            let until = from.max(NOW - Duration::from_secs(ago));
+            (from.max(until - Duration::from_secs(lasted)), until)
+        });
+        Outage { from, to, heard, unheard, until: answers.then_some(back) }
     })
 }
 
@@ -227,109 +237,6 @@ fn observation() -> impl Strategy<Value = Observation> {
             }
         },
     )
-}
-
-/// All that must be so before a takeover is decided, written down apart from the code that decides.
-fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &'static str> {
-    let ensure = |holds: bool, what| if holds { Ok(()) } else { Err(what) };
-    let broker = seen.brokers.get(&BROKER).ok_or("the broker was never seen")?;
-    let probe = broker.probe.as_ref().ok_or("no fresh probe")?;
-    let shortest = policy.host_down_after.min(policy.hung_after).min(policy.process_down_after);
-    ensure(probe.outcome != ProbeOutcome::Answered, "it answers")?;
-    ensure(probe.not_answering.is_some_and(|d| d >= shortest), "not for long enough")?;
-    let silent = broker.controller_silence.is_some_and(|s| s >= policy.controller_silent_for);
-    let gone = broker.listed == Some(false) && broker.controller_silence.is_none();
-    let standing = seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&BROKER));
-    let silence = probe.not_answering.unwrap_or_default();
-    let is_off = |host| {
-        let told: Option<&MachineSeen> = seen.machines.get(host);
-        told.is_some_and(|told| matches!(told.state, MachineState::Off { .. }) && told.age <= silence)
-    };
-    let off = broker.controller_silence.is_none() && standing.is_some_and(|s| s.writers.iter().all(is_off));
-    ensure(silent || gone || off, "no second witness")?;
-    ensure(majority(seen, policy), "no majority in sight")?;
-    let others: Vec<_> = seen.brokers.iter().filter(|(id, _)| **id != BROKER).collect();
-    ensure(seen.metadata_fresh || others.is_empty(), "no broker list")?;
-    let attempts =
-        seen.ledger.iter().filter_map(|ledger| Some(&ledger.brokers.get(&BROKER)?.attempts)).flatten();
-    let released = attempts.fold(false, |released, a| match a.ended.as_deref() {
-        Some("recovered") => false,
-        Some("withdrawn") => released,
-        _ => released || a.cause == Cause::Planned,
-    });
-    let stopped = broker.left_first || broker.stop_told.is_some();
-    ensure(!stopped || released, "it may have been stopped cleanly")?;
-    let with = others.iter().filter(|(_, other)| went_with(broker, other, policy));
-    let (back, down): (Vec<_>, Vec<_>) = with.partition(|(_, other)| other.answers());
-    ensure(down.len() < policy.max_brokers_down, "several brokers failed together")?;
-    let late = |(_, other): &&(&BrokerId, &Seen)| {
-        other.outage.and_then(|out| out.until).is_some_and(|until| NOW.since(until) < policy.boot_patience)
-    };
-    ensure(!back.iter().any(late), "it may be booting as others did")?;
-    let ledger = seen.ledger.as_ref().ok_or("the ledger was not read")?;
-    let standing = ledger.brokers.get(&BROKER).ok_or("the ledger was not read")?;
-    ensure(standing.writers.iter().all(can_fence), "a writer cannot be fenced")?;
-    ensure(ledger.orders.0.is_empty(), "it is paused")?;
-    ensure(broker.storage.as_ref().is_none_or(|s| s.here == Some(true)), "its storage stalls")?;
-    ensure(!seen_elsewhere(seen), "another agent sees it")?;
-    let automatic = standing.attempts.iter().filter(|a| a.cause == Cause::Automatic && !a.in_place);
-    let recent = automatic.filter(|a| a.at > Timestamp::from_second(-3600).expect("in range")).count();
-    ensure(recent < policy.takeovers_per_broker, "the budget is spent")?;
-    let stuck = matches!(&standing.state, Some(EpochState::Ended { outcome: Outcome::Stuck { .. }, .. }));
-    ensure(!stuck || standing.attempts.is_empty(), "the last takeover is stuck")
-}
-
-/// Whether another agent has an answer from it.
-fn seen_elsewhere(seen: &Observation) -> bool {
-    let answers = |view: &PeerView| view.brokers.get(&BROKER).map(|saw| saw.outcome.clone());
-    seen.peers.values().any(|view| answers(view) == Some(ProbeOutcome::Answered))
-}
-
-/// Whether another broker was down while this one is, and may have gone within the window of it, in one step.
-fn went_with(broker: &Seen, other: &Seen, policy: &Policy) -> bool {
-    let stopped = |seen: &Seen| seen.left_first || seen.stop_told.is_some();
-    let (down, now) = (!other.answers(), Outage { from: NOW, to: NOW, heard: None, until: None });
-    if down && (other.probe.is_none() || stopped(other)) || stopped(broker) {
-        return false;
-    }
-    let ours = broker.outage.filter(|out| out.until.is_none()).unwrap_or(now);
-    let Some(theirs) = other.outage.or(down.then_some(now)) else { return false };
-    if down && (out_of_reach(broker, ours) || lives_on(other, theirs, broker, ours)) {
-        return false;
-    }
-    // To the controller it had not gone then.
-    let heard = |out: Outage| {
-        out.heard.map_or(out, |at| Outage { from: out.from.max(at), to: out.to.max(at), ..out })
-    };
-    let (ours, theirs) = (heard(ours), heard(theirs));
-    let apart = ours.from.since(theirs.to) + theirs.from.since(ours.to);
-    theirs.until.is_none_or(|until| until >= ours.from) && apart <= policy.mass_failure_window
-}
-
-/// Whether the controller hears a broker that this host has found unreachable all the while.
-fn out_of_reach(broker: &Seen, out: Outage) -> bool {
-    let always = |probe: &ProbeSeen| probe.not_answering == Some(probe.lasting);
-    let unreachable = |probe: &ProbeSeen| probe.outcome == ProbeOutcome::Unreachable && always(probe);
-    let heard = broker.controller_silence.is_some_and(|silence| silence < Duration::from_secs(1));
-    heard && out.heard.is_some() && broker.probe.as_ref().is_some_and(unreachable)
-}
-
-/// Whether it is out of reach, and was heard 2 s longer than the one that is gone, and 2 s after that was seen
-/// to have gone.
-fn lives_on(broker: &Seen, out: Outage, gone: &Seen, since: Outage) -> bool {
-    let (silence, longer) = (|seen: &Seen| seen.controller_silence, Duration::from_secs(2));
-    let longer_heard = silence(broker).zip(silence(gone)).is_some_and(|(a, b)| b >= a + longer);
-    let after = out.heard.is_some_and(|heard| heard.since(since.from) >= longer);
-    out_of_reach(broker, out) && longer_heard && after
-}
-
-/// Whether most of the other brokers answer; or, while the active controller does, most of those that should.
-fn majority(seen: &Observation, policy: &Policy) -> bool {
-    let others = || seen.brokers.iter().filter(|(id, _)| **id != BROKER).map(|(_, other)| other);
-    let (up, all) = (others().filter(|other| other.answers()).count(), others().count());
-    let gone = |o: &&Seen| o.probe.is_some() && !o.answers() && !went_with(&seen.brokers[&BROKER], o, policy);
-    let gone = others().filter(gone).count();
-    up * 2 > all || seen.quorum_fresh && (all == 0 || up > 0 && up * 2 > all - gone)
 }
 
 /// All that must be so before a Kafka is killed, written down apart from the code that decides.
