@@ -49,8 +49,13 @@ fn what_the_platform_says_is_told_for_as_long_as_it_counts() {
     assert_eq!(told(&seen_at(60, Some(ails))).as_deref(), Some(expected));
 }
 
-/// What is decided in second 100 of a broker that fell silent in second 40, and is on the broker list still.
+/// As `decided_about`, where nobody but the owner may write.
 fn decided(board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision {
+    decided_about(&["kafka-1"], board, heard)
+}
+
+/// What is decided in second 100 of a broker that fell silent in second 40, and is on the broker list still.
+fn decided_about(writers: &[&str], board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision {
     let mut seen = seen_at(100, None);
     let age = |at: u64| Duration::from_secs(100 - at);
     let told = board.iter().map(|(at, host, state)| {
@@ -69,6 +74,9 @@ fn decided(board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision 
     seen.brokers.extend([BrokerId(2), BrokerId(3)].map(|id| (id, others.clone())));
     let broker = seen.brokers.get_mut(&BROKER).expect("observed");
     (broker.listed, broker.controller_silence) = (Some(true), heard.map(age));
+    let standing =
+        seen.ledger.as_mut().and_then(|ledger| ledger.brokers.get_mut(&BROKER)).expect("in the ledger");
+    standing.writers = writers.iter().map(|host| HostName::from(*host)).collect();
     decide(BROKER, &seen, &World::topology(), &World::policy())
 }
 
@@ -96,6 +104,16 @@ fn nothing_less_than_off_and_since_it_fell_silent_is_a_witness() {
     assert!(is_one_witness(&decided(&[(39, "kafka-1", off())], None)));
     // Another host's machine says nothing of this one.
     assert!(is_one_witness(&decided(&[(60, "kafka-2", off())], None)));
+}
+
+#[test]
+fn every_host_that_may_write_has_to_be_off() {
+    let writers = ["kafka-1", "standby-2"];
+    let both = [(60, "kafka-1", off()), (60, "standby-2", off())];
+    assert!(!is_one_witness(&decided_about(&writers, &both, None)));
+    for one in both {
+        assert!(is_one_witness(&decided_about(&writers, &[one.clone()], None)), "{one:?}");
+    }
 }
 
 #[test]
