@@ -7,12 +7,13 @@ moto's EC2 is too kind: two interfaces keep one address there, and a stopped ins
 Every access key has a world of its own, which a test lays by `PUT /world/KEY` and reads by `GET /world/KEY`:
 
     subnets     id -> vpc, cidr
-    interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}
+    interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}, checks (of the destination)
+    tables      id -> vpc, routes {network: interface}, tags {...}
     instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class
     faults      [{action, times, kind, ...}], see `Fault`
     deny        [action, ...] that the key may not do
     policy      of IAM, for the key: what it does not allow is denied
-    remap       seconds until what Describe tells follows a change of addresses
+    remap       seconds until what Describe tells follows a change of addresses or routes
     stop        seconds that an instance is `stopping`
     orderly     seconds that it takes longer without `Force`
     stale       seconds for which Describe tells the states before the last change
@@ -22,7 +23,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     effect      seconds until packets follow a change of addresses
     log         [{action, params, answer}], filled in here
 
-`POST /world/KEY` changes a part of it: subnets, interfaces and instances by id, numbers, and
+`POST /world/KEY` changes a part of it: subnets, interfaces, instances and tables by id, numbers, and
 
     faults      more of them, after those that are there
     heal        no faults any more
@@ -76,6 +77,7 @@ class World:
         self.subnets = laid.get("subnets", {})
         self.interfaces = laid.get("interfaces", {})
         self.instances = laid.get("instances", {})
+        self.tables = laid.get("tables", {})
         self.faults = laid.get("faults", [])
         self.deny = laid.get("deny", [])
         self.policy = laid.get("policy")
@@ -85,7 +87,7 @@ class World:
         self.log = []
         self.wanted = self.carried = self.owners()
         self.carried_at = 0.0
-        self.shown = None  # what Describe tells until then: (time, interfaces, instances)
+        self.shown = None  # what Describe tells until then: (time, interfaces, instances, tables)
 
     def told(self):
         """Interfaces and instances as Describe tells them now."""
@@ -105,7 +107,10 @@ class World:
 
     def owners(self):
         """The interface that has each address."""
-        return {address: id for id, nic in self.interfaces.items() for address in addresses(nic)}
+        owners = {address: id for id, nic in self.interfaces.items() for address in addresses(nic)}
+        for table in self.tables.values():
+            owners |= {to.removesuffix("/32"): id for to, id in table["routes"].items() if to.endswith("/32")}
+        return owners
 
     def routes(self):
         """The interface that packets for each address go to."""
@@ -118,7 +123,7 @@ class World:
 
     def change(self, told):
         """Carries out what a test asks for."""
-        for name in ("subnets", "interfaces", "instances"):
+        for name in ("subnets", "interfaces", "instances", "tables"):
             for id, more in told.get(name, {}).items():
                 getattr(self, name).setdefault(id, {}).update(more)
         self.knobs |= {name: told[name] for name in KNOBS if name in told}
@@ -132,7 +137,12 @@ class World:
         """For so long Describe goes on to tell what it tells now."""
         if seconds:
             interfaces, instances = self.told()
-            self.shown = (time.monotonic() + seconds, copy.deepcopy(interfaces), copy.deepcopy(instances))
+            now = copy.deepcopy((interfaces, instances, self.shown_tables()))
+            self.shown = (time.monotonic() + seconds, *now)
+
+    def shown_tables(self):
+        """Route tables as Describe tells them now."""
+        return self.shown[3] if self.shown and time.monotonic() < self.shown[0] else self.tables
 
     def fault(self, action):
         """The fault that this call meets, if any."""
@@ -206,6 +216,44 @@ class Actions:
         assigned = [{"PrivateIpAddress": address} for address in wanted]
         return ActionResult({"NetworkInterfaceId": to, "AssignedPrivateIpAddresses": assigned})
 
+    def describe_route_tables(self):
+        world = Actions.begin(self, "DescribeRouteTables")
+        tables = world.shown_tables()
+        found = named(tables, self._get_param("RouteTableIds", []), "InvalidRouteTableID.NotFound")
+        found = filtered(found, self._get_param("Filters", []), {"vpc-id": lambda table: [table["vpc"]]})
+        page, token = paged(self, world, [route_table(world, id, table) for id, table in found])
+        return ActionResult({"RouteTables": page, "NextToken": token})
+
+    def replace_route(self):
+        routes, to, interface = Actions.ordered(self, "ReplaceRoute")
+        if to not in routes:
+            raise Refused("InvalidParameterValue", f"There is no route defined for '{to}' in the route table.")
+        routes[to] = interface
+        return ActionResult({})
+
+    def create_route(self):
+        routes, to, interface = Actions.ordered(self, "CreateRoute")
+        if to in routes:
+            raise Refused("RouteAlreadyExists", f"The route identified by {to} already exists.")
+        routes[to] = interface
+        return ActionResult({"Return": True})
+
+    def ordered(self, action):
+        """The routes that an order is to change, the network and the interface, once it has been found to be allowed."""
+        id, to, target = (self._get_param(n) for n in ("RouteTableId", "DestinationCidrBlock", "NetworkInterfaceId"))
+        world = Actions.begin(self, action, "route-table", [id], has_dry_run=True)
+        if id not in world.tables:
+            raise Refused("InvalidRouteTableID.NotFound", f"The routeTable ID '{id}' does not exist")
+        if target not in world.interfaces:
+            raise Refused("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{target}' does not exist")
+        subnet, vpc = world.subnets[world.interfaces[target]["subnet"]], world.tables[id]["vpc"]
+        if subnet["vpc"] != vpc:
+            raise Refused("InvalidParameterValue", f"route table {id} and interface {target} belong to different networks")
+        if any(ipaddress.ip_network(to).subnet_of(ipaddress.ip_network(net)) for net in networks(world, vpc)):
+            raise Refused("InvalidParameterValue", f"{to} is equal to or more specific than the VPC's CIDR block")
+        world.lag(world.knobs["remap"])
+        return world.tables[id]["routes"], to, target
+
     def describe_instances(self):
         world = Actions.begin(self, "DescribeInstances")
         interfaces, instances = world.told()
@@ -241,7 +289,7 @@ def resources(world, of, ids):
     """The names and tags by which a policy knows things."""
     if of is None:
         return [("*", {})]
-    things = world.instances if of == "instance" else world.interfaces
+    things = {"instance": world.instances, "network-interface": world.interfaces, "route-table": world.tables}[of]
     name = f"arn:aws:ec2:eu-central-1:123456789012:{of}/"
     return [(name + id, things.get(id, {}).get("tags", {})) for id in ids]
 
@@ -339,10 +387,28 @@ def interface(world, instances, id, nic):
     listed = [{"PrivateIpAddress": a, "Primary": a == nic["primary"]} for a in addresses(nic)]
     told = {"NetworkInterfaceId": id, "SubnetId": nic["subnet"], "VpcId": subnet["vpc"], "MacAddress": nic["mac"]}
     told |= {"PrivateIpAddress": nic["primary"], "PrivateIpAddresses": listed, "Status": "available"}
+    told["SourceDestCheck"] = nic.get("checks", True)
     if nic.get("instance"):
         attachment = {"AttachmentId": f"eni-attach-{id[4:]}", "InstanceId": nic["instance"], "Status": "attached"}
         told |= {"Attachment": attachment, "Status": "in-use"}
     return told
+
+
+def networks(world, vpc):
+    """The networks of a VPC: those of its subnets."""
+    return [subnet["cidr"] for subnet in world.subnets.values() if subnet["vpc"] == vpc]
+
+
+def route_table(world, id, table):
+    local = [{"DestinationCidrBlock": net, "GatewayId": "local", "State": "active"} for net in networks(world, table["vpc"])]
+    routes = [route(world, to, target) for to, target in table["routes"].items()]
+    return {"RouteTableId": id, "VpcId": table["vpc"], "Routes": local + routes}
+
+
+def route(world, to, target):
+    """An interface whose instance does not run is a black hole."""
+    runs = world.instances.get(world.interfaces[target].get("instance"), {}).get("state") == "running"
+    return {"DestinationCidrBlock": to, "NetworkInterfaceId": target, "State": "active" if runs else "blackhole"}
 
 
 def instance(interfaces, id, of):
@@ -366,7 +432,8 @@ class Server:
     """Faults and the log around moto's server, and the pages by which a test lays a world.
 
     A fault has a `kind`: `refuse` (with `code` and `status`, before the act), `lost` (the reply, after the act),
-    `delay` (of `seconds`, before the act), or `steal` (after the act `address` goes to interface `to`).
+    `delay` (of `seconds`, before the act), or `steal` (after the act `address` goes to interface `to`; with a `table`, by
+    a route of it).
     """
 
     def __init__(self):
@@ -438,7 +505,7 @@ class Server:
             world.told()
             wanted = {id: of["wanted"] for id, of in world.instances.items() if "wanted" in of}
             told = {"wanted": wanted, "routes": world.routes()}
-            told |= {"interfaces": world.interfaces, "instances": world.instances}
+            told |= {"interfaces": world.interfaces, "instances": world.instances, "tables": world.tables}
             if part != "state":
                 told["log"] = world.log
             content = json.dumps(told).encode()
@@ -454,6 +521,9 @@ def refusal(fault):
 
 
 def steal(world, fault):
+    if "table" in fault:
+        world.tables[fault["table"]]["routes"][fault["address"]] = fault["to"]
+        return
     for nic in world.interfaces.values():
         nic["secondary"] = [address for address in nic["secondary"] if address != fault["address"]]
     world.interfaces[fault["to"]]["secondary"].append(fault["address"])
@@ -461,7 +531,7 @@ def steal(world, fault):
 
 def main():
     for name, method in vars(Actions).items():
-        if not name.startswith("_") and name != "begin":
+        if not name.startswith("_") and name not in ("begin", "ordered"):
             setattr(EC2Response, name, method)
     server = make_server(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, Server(), threaded=True)
     print(server.port, flush=True)

@@ -1,8 +1,6 @@
 //! `ec2_secondary_ip`: the broker's address becomes a secondary private address of an interface of this host.
 
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,18 +11,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::sleep;
 
+use crate::Ec2Config;
 use crate::fault::Fault;
 use crate::interface::{self, Deadline, Interface, Place};
-use crate::way_back::{self, NoAnswer, Others};
-use crate::{Ec2, Ec2Config};
+use crate::own::{self, LAST_READ, Own, POLL_INTERVAL};
 
 const DRIVER: &str = "ec2_secondary_ip";
-
-/// Between two readings of where the address is.
-const POLL_INTERVAL: Duration = Duration::from_millis(300);
-
-/// How long may take at least what comes after all that took time: an answer from elsewhere, and the last reading.
-const LAST_READ: Duration = Duration::from_secs(5);
 
 /// A secondary private address of an EC2 interface, which EC2 gives to one interface at a time.
 ///
@@ -42,16 +34,12 @@ pub struct SecondaryIpConfig {
     /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`.
     pub network_interface: String,
     /// How long EC2 may take until what it tells shows the address here, and packets for it come.
-    #[serde(default = "default_timeout", with = "humantime_serde")]
+    #[serde(default = "own::default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
     /// Where EC2 is asked.
     #[serde(default)]
     pub ec2: Ec2Config,
-}
-
-fn default_timeout() -> Duration {
-    Duration::from_secs(60)
 }
 
 impl SecondaryIpConfig {
@@ -66,36 +54,12 @@ impl SecondaryIpConfig {
         link: Result<Arc<dyn Address>, Vec<String>>,
         others: Vec<Endpoint>,
     ) -> Result<SecondaryIp, Vec<String>> {
-        let mut problems = Vec::new();
-        let link = link.map_err(|said| problems.extend(said)).ok();
-        let hex = self.network_interface.strip_prefix("eni-").unwrap_or_default();
-        if hex.is_empty() || !hex.chars().all(|c| c.is_ascii_hexdigit()) {
-            let given = &self.network_interface;
-            problems.push(format!(
-                "network_interface: `{given}` is not the id of an interface, such as eni-0a1b2c3d4e5f60718"
-            ));
-        }
-        if self.timeout < Duration::from_secs(1) {
-            problems.push("timeout: must be at least 1s".to_owned());
-        }
-        let ec2 = self.ec2.build().map_err(|more| problems.extend(more)).ok();
-        // One that is no address at all is told of by the link.
-        let address = self.address.split('/').next().and_then(|ip| ip.parse::<IpAddr>().ok());
-        if let Some(IpAddr::V6(other)) = address {
-            let why = format!("address: {other} is no IPv4 address, and EC2 moves no others by this call");
-            problems.push(why);
-        }
-        match (address, link, ec2) {
-            (Some(IpAddr::V4(address)), Some(link), Some(ec2)) if problems.is_empty() => Ok(SecondaryIp {
-                address,
-                interface: self.network_interface,
-                timeout: self.timeout,
-                ec2,
-                link,
-                others: Others { listeners: others, is_here: way_back::is_here },
-                links: PathBuf::from("/sys/class/net"),
-            }),
-            _ => Err(problems),
+        let own = Own::build(DRIVER, (self.network_interface, self.timeout, self.ec2), link, others);
+        match (own, own::address(&self.address)) {
+            (Ok(own), Ok(address)) => Ok(SecondaryIp { address, own }),
+            (own, address) => {
+                Err(own.err().unwrap_or_default().into_iter().chain(address.err().flatten()).collect())
+            }
         }
     }
 }
@@ -103,89 +67,32 @@ impl SecondaryIpConfig {
 /// The driver; see [`SecondaryIpConfig`].
 pub struct SecondaryIp {
     address: Ipv4Addr,
-    interface: String,
-    timeout: Duration,
-    ec2: Ec2,
-    link: Arc<dyn Address>,
-    others: Others,
-    /// Where the kernel lists the interfaces of this host.
-    links: PathBuf,
+    own: Own,
 }
 
 impl SecondaryIp {
     fn action(&self) -> String {
-        format!("move {} to {}", self.address, self.interface)
+        format!("move {} to {}", self.address, self.own.interface)
     }
 
-    fn refused(&self, action: &str, why: String) -> StepError {
-        StepError::Refused { driver: DRIVER, action: action.to_owned(), why }
-    }
-
-    fn fault(&self, action: &str, call: &str, fault: &Fault) -> StepError {
-        fault.step(DRIVER, action, call, &self.ec2)
-    }
-
-    /// This host's interface, once EC2 tells of it.
-    async fn find_own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
-        loop {
-            match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
-                Ok(own) => return self.compared(own, action),
-                Err(fault) if fault.passes() && deadline.left() > POLL_INTERVAL => sleep(POLL_INTERVAL).await,
-                Err(fault) => return Err(self.lost(action, &fault).await),
-            }
-        }
-    }
-
-    /// Why EC2 does not tell of this host's interface: it may be that of another region.
-    async fn lost(&self, action: &str, fault: &Fault) -> StepError {
-        if fault.code() == "InvalidNetworkInterfaceID.NotFound"
-            && let Some(own) = self.ec2.other_region().await
-        {
-            let (asked, interface) = (self.ec2.region(), &self.interface);
-            let why = format!(
-                "EC2 in {asked} has no {interface}, and this instance is in {own}: correct ec2.region"
-            );
-            return self.refused(action, why);
-        }
-        self.fault(action, "DescribeNetworkInterfaces", fault)
-    }
-
-    /// This host's interface, asked for once.
-    async fn own(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
-        match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
-            Ok(own) => self.compared(own, action),
-            Err(fault) => Err(self.lost(action, &fault).await),
-        }
-    }
-
-    /// This host's interface. Another host's is refused: the address would be here on the link, and its packets there.
-    fn compared(&self, own: Interface, action: &str) -> Result<Interface, StepError> {
-        let macs = fs::read_dir(&self.links).into_iter().flatten().flatten();
-        let macs = macs.filter_map(|link| fs::read_to_string(link.path().join("address")).ok());
-        if !macs.map(|mac| mac.trim().to_ascii_lowercase()).any(|mac| mac == own.mac) {
-            let why = format!(
-                "no interface of this host has the hardware address {} of {own}: set network_interface to the one of this \
-                 host, or attach it",
-                own.mac
-            );
-            return Err(self.refused(action, why));
-        }
+    /// `own`, unless the address is the first one of it.
+    fn secondary(&self, own: Interface, action: &str) -> Result<Interface, StepError> {
         if own.primary == Some(self.address) {
-            return Err(self.refused(action, self.is_primary(&own)));
+            return Err(self.own.refused(action, self.is_primary(&own)));
         }
         Ok(own)
     }
 
     async fn place(&self, own: &Interface, deadline: Deadline) -> Result<Place, Fault> {
-        let having = interface::having(&self.ec2, deadline.call(), &own.vpc, self.address).await?;
+        let having = interface::having(&self.own.ec2, deadline.call(), &own.vpc, self.address).await?;
         Ok(Place::of(&own.id, having))
     }
 
     async fn assign(&self, deadline: Deadline) -> Result<(), Fault> {
-        let request = self.ec2.call(deadline.call(), |client| {
+        let request = self.own.ec2.call(deadline.call(), |client| {
             client
                 .assign_private_ip_addresses()
-                .network_interface_id(&self.interface)
+                .network_interface_id(&self.own.interface)
                 .private_ip_addresses(self.address.to_string())
                 .allow_reassignment(true)
                 .send()
@@ -210,14 +117,14 @@ impl SecondaryIp {
             let read = match self.place(own, deadline).await {
                 Ok(Place::Ours) => return Ok(()),
                 Err(fault) if !fault.passes() => {
-                    return Err(self.fault(action, "DescribeNetworkInterfaces", &fault));
+                    return Err(self.own.fault(action, "DescribeNetworkInterfaces", &fault));
                 }
                 read => read,
             };
             if deadline.left() <= POLL_INTERVAL {
                 return Err(match (trouble.flatten(), read) {
-                    (Some(fault), _) => self.fault(action, "AssignPrivateIpAddresses", &fault),
-                    (None, Err(fault)) => self.fault(action, "DescribeNetworkInterfaces", &fault),
+                    (Some(fault), _) => self.own.fault(action, "AssignPrivateIpAddresses", &fault),
+                    (None, Err(fault)) => self.own.fault(action, "DescribeNetworkInterfaces", &fault),
                     (None, Ok(place)) => {
                         let action = format!("{action} (EC2 accepted it; read last: {place})");
                         StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit }
@@ -237,28 +144,10 @@ impl SecondaryIp {
             if let Ok(Place::Elsewhere(other)) = self.place(own, deadline).await
                 && other.primary == Some(self.address)
             {
-                return self.refused(action, self.is_primary(&other));
+                return self.own.refused(action, self.is_primary(&other));
             }
         }
-        self.fault(action, "AssignPrivateIpAddresses", fault)
-    }
-
-    /// Who has answered the address. Nobody: packets for it do not come here, whatever EC2 tells.
-    async fn answered(&self, action: &str, deadline: Deadline) -> Result<String, StepError> {
-        if self.others.listeners.is_empty() {
-            return Ok("no other broker is known that could answer it".to_owned());
-        }
-        let limit = deadline.left().max(LAST_READ);
-        match self.others.answered(self.address, Deadline::of(limit)).await {
-            Ok(Some(other)) => Ok(format!("the host of {other} answers it")),
-            Ok(None) => Ok("no other broker's host answers this one, so none could answer it".to_owned()),
-            Err(NoAnswer { why }) => {
-                let action = format!(
-                    "{action} (EC2 reads it here, and no answer of another broker's host comes to it: {why}). Look whether EC2's                      security groups and network ACLs let this interface reach the brokers"
-                );
-                Err(StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit })
-            }
-        }
+        self.own.fault(action, "AssignPrivateIpAddresses", fault)
     }
 
     fn is_primary(&self, other: &Interface) -> String {
@@ -275,15 +164,15 @@ impl SecondaryIp {
         action: &str,
         deadline: Deadline,
     ) -> Result<String, StepError> {
-        let cidr = interface::subnet(&self.ec2, deadline.call(), &own.subnet).await;
-        let cidr = cidr.map_err(|fault| self.fault(action, "DescribeSubnets", &fault))?;
+        let cidr = interface::subnet(&self.own.ec2, deadline.call(), &own.subnet).await;
+        let cidr = cidr.map_err(|fault| self.own.fault(action, "DescribeSubnets", &fault))?;
         if interface::is_in(&cidr, self.address) == Some(false) {
             let why = format!(
                 "{} is not in {cidr}, the subnet ({}) of {own}: name an interface in the address's subnet, or give the broker \
                  an address of {cidr}",
                 self.address, own.subnet
             );
-            return Err(self.refused(action, why));
+            return Err(self.own.refused(action, why));
         }
         Ok(cidr)
     }
@@ -296,12 +185,12 @@ impl Address for SecondaryIp {
     }
 
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError> {
-        let (action, deadline) = (self.action(), Deadline::of(self.timeout));
-        let own = self.find_own(&action, deadline).await?;
+        let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
+        let own = self.secondary(self.own.find(&action, deadline).await?, &action)?;
         let was_here = own.has(self.address);
         self.move_here(&own, &action, deadline).await?;
-        let link = self.link.acquire(epoch).await?;
-        let answered = self.answered(&action, deadline).await?;
+        let link = self.own.link.acquire(epoch).await?;
+        let answered = self.own.answered(self.address, &action, deadline).await?;
         // Somebody else's script may have moved it meanwhile.
         match self.place(&own, Deadline::of(deadline.left().max(LAST_READ))).await {
             Ok(Place::Ours) => {}
@@ -310,9 +199,9 @@ impl Address for SecondaryIp {
                     "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an agent that \
                      the ledger does not know), and end that"
                 );
-                return Err(self.refused(&action, why));
+                return Err(self.own.refused(&action, why));
             }
-            Err(fault) => return Err(self.fault(&action, "DescribeNetworkInterfaces", &fault)),
+            Err(fault) => return Err(self.own.fault(&action, "DescribeNetworkInterfaces", &fault)),
         }
         let said = if was_here { "was on" } else { "moved to" };
         let text = format!(
@@ -327,35 +216,35 @@ impl Address for SecondaryIp {
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
-        self.link.reset_clients().await
+        self.own.link.reset_clients().await
     }
 
     /// Takes the address off the link. EC2 goes on to give it to this interface: unassigned, it would be free for the
     /// next instance that starts in the subnet. Its next owner takes it from here.
     async fn release(&self) -> Result<Note, StepError> {
-        self.link.release().await
+        self.own.link.release().await
     }
 
     async fn here(&self) -> Result<bool, StepError> {
-        self.link.here().await
+        self.own.link.here().await
     }
 
     /// Whoever has the address by EC2 while it is on this host's link. Before that nobody counts: EC2 takes the address
     /// from whoever has it, and a host cannot keep it.
     async fn holder(&self) -> Result<Option<String>, StepError> {
-        if !self.link.here().await? {
+        if !self.own.link.here().await? {
             return Ok(None);
         }
-        let (action, deadline) = (format!("ask EC2 who has {}", self.address), Deadline::of(self.timeout));
-        let own = self.own(&action, deadline).await?;
+        let (action, deadline) =
+            (format!("ask EC2 who has {}", self.address), Deadline::of(self.own.timeout));
+        let own = self.secondary(self.own.once(&action, deadline).await?, &action)?;
         match self.place(&own, deadline).await {
             Ok(Place::Ours) => Ok(None),
             Ok(Place::Elsewhere(other)) => Ok(Some(other.to_string())),
-            Ok(place @ Place::Nowhere) => {
-                Err(self
-                    .refused(&action, format!("it is on the link here, and by EC2 {place}: acquire it anew")))
-            }
-            Err(fault) => Err(self.fault(&action, "DescribeNetworkInterfaces", &fault)),
+            Ok(place @ Place::Nowhere) => Err(self
+                .own
+                .refused(&action, format!("it is on the link here, and by EC2 {place}: acquire it anew"))),
+            Err(fault) => Err(self.own.fault(&action, "DescribeNetworkInterfaces", &fault)),
         }
     }
 
@@ -366,26 +255,26 @@ impl Address for SecondaryIp {
     }
 
     async fn check(&self) -> Result<Note, StepError> {
-        let (action, deadline) = (self.action(), Deadline::of(self.timeout));
-        let own = self.own(&action, deadline).await?;
+        let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
+        let own = self.secondary(self.own.once(&action, deadline).await?, &action)?;
         let cidr = self.in_subnet(&own, &action, deadline).await?;
         let place = self.place(&own, deadline).await;
-        let place = place.map_err(|fault| self.fault(&action, "DescribeNetworkInterfaces", &fault))?;
+        let place = place.map_err(|fault| self.own.fault(&action, "DescribeNetworkInterfaces", &fault))?;
         match &place {
             Place::Elsewhere(other) if other.primary == Some(self.address) => {
-                return Err(self.refused(&action, self.is_primary(other)));
+                return Err(self.own.refused(&action, self.is_primary(other)));
             }
-            Place::Elsewhere(other) if self.link.here().await? => {
+            Place::Elsewhere(other) if self.own.link.here().await? => {
                 let why = format!(
                     "{} is on the link here, and by EC2 it is on {other}: nothing reaches it here. Find out who moved it",
                     self.address
                 );
-                return Err(self.refused(&action, why));
+                return Err(self.own.refused(&action, why));
             }
             _ => {}
         }
         // A VPC answers on the link itself: only that the link can take the address counts.
-        self.link.check().await?;
+        self.own.link.check().await?;
         Ok(Note::new(format!(
             "{own} can have {} of {cidr} ({place}), and so can its link; that the role of this host may move it \
              (ec2:AssignPrivateIpAddresses) has no dry run",

@@ -5,9 +5,13 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use async_trait::async_trait;
+use recovery::model::{Epoch, PLACED};
+use recovery::ports::{Address, Note, StepError, chain};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::{Ec2, Ec2Config};
 
@@ -151,4 +155,71 @@ pub(crate) fn policy_without(action: &str) -> Value {
 /// A client of an endpoint where nobody listens.
 pub(crate) fn nowhere() -> Ec2Config {
     Ec2Config { region: Some("eu-central-1".to_owned()), endpoint: Some("http://127.0.0.1:9".to_owned()) }
+}
+
+/// The link of this host: an address is on it or not.
+#[derive(Default)]
+pub(crate) struct Link(Mutex<bool>);
+
+impl Link {
+    /// Whether the address is on it.
+    pub(crate) fn has(&self) -> bool {
+        *self.0.lock().unwrap()
+    }
+}
+
+#[async_trait]
+impl Address for Link {
+    fn name(&self) -> &'static str {
+        "link"
+    }
+    async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
+        let was_here = std::mem::replace(&mut *self.0.lock().unwrap(), true);
+        let note = Note::new("on the link");
+        Ok(if was_here { note } else { note.with(PLACED, true) })
+    }
+    async fn reset_clients(&self) -> Result<Note, StepError> {
+        Ok(Note::new("reset"))
+    }
+    async fn release(&self) -> Result<Note, StepError> {
+        *self.0.lock().unwrap() = false;
+        Ok(Note::new("off the link"))
+    }
+    async fn here(&self) -> Result<bool, StepError> {
+        Ok(*self.0.lock().unwrap())
+    }
+    async fn holder(&self) -> Result<Option<String>, StepError> {
+        panic!("a VPC answers for every address: the link is not asked")
+    }
+    async fn defend(&self) -> Result<(), StepError> {
+        panic!("neighbours in a VPC are told nothing")
+    }
+    async fn check(&self) -> Result<Note, StepError> {
+        // What netlink adds where nobody on the link has the address, as in a VPC whose broker lives.
+        Ok(Note::new("the link is up").with("unanswered", true))
+    }
+}
+
+/// The links of the host of `eni-b`, as its kernel lists them.
+pub(crate) fn links() -> TempDir {
+    let links = tempfile::tempdir().unwrap();
+    for (name, mac) in [("lo", "00:00:00:00:00:00"), ("ens5", "02:00:00:00:00:0b")] {
+        std::fs::create_dir(links.path().join(name)).unwrap();
+        std::fs::write(links.path().join(name).join("address"), format!("{mac}\n")).unwrap();
+    }
+    links
+}
+
+/// A fault of the simulator's, `times` times.
+pub(crate) fn fault(action: &str, kind: &str, times: usize, more: Value) -> Value {
+    let mut fault = json!({"action": action, "kind": kind, "times": times});
+    for (name, value) in more.as_object().unwrap() {
+        fault[name] = value.clone();
+    }
+    json!({"faults": [fault]})
+}
+
+/// All that an error says.
+pub(crate) fn words(error: StepError) -> String {
+    chain(&error)
 }

@@ -45,6 +45,8 @@ pub(crate) struct Interface {
     pub(crate) instance: Option<String>,
     pub(crate) primary: Option<Ipv4Addr>,
     pub(crate) secondary: Vec<Ipv4Addr>,
+    /// Whether EC2 drops packets for addresses that are not its own.
+    pub(crate) checks_destination: bool,
 }
 
 impl Interface {
@@ -61,6 +63,7 @@ impl Interface {
             instance: told.attachment().and_then(|at| at.instance_id()).map(str::to_owned),
             primary: address(told.private_ip_address()),
             secondary: secondary.filter_map(|one| address(one.private_ip_address())).collect(),
+            checks_destination: told.source_dest_check() != Some(false),
         }
     }
 
@@ -171,6 +174,7 @@ mod tests {
             instance: None,
             primary: Some(Ipv4Addr::new(10, 20, 0, 31)),
             secondary: vec![Ipv4Addr::new(10, 20, 0, 11)],
+            checks_destination: true,
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! - [`SecondaryIp`] (`ec2_secondary_ip`) moves an address to an interface of this host, and lets another
 //!   [`Address`](recovery::ports::Address) put it on the link;
+//! - [`Route`] (`ec2_route`) sends an address outside of the VPC's networks to an interface of this host, in every
+//!   listed route table;
 //! - [`Stop`] (`ec2_stop`) stops the instance of a host, and proves it by the state that is read back;
 //! - [`Status`] (`ec2_status`) tells what EC2 says of the instances of hosts.
 //!
@@ -16,6 +18,8 @@ mod fault;
 mod fence;
 mod instance;
 mod interface;
+mod own;
+mod route;
 mod status;
 mod way_back;
 
@@ -23,4 +27,5 @@ pub use address::{SecondaryIp, SecondaryIpConfig};
 pub use client::{Ec2, Ec2Config};
 pub use fence::{Ec2StopConfig, Stop};
 pub use instance::InstanceConfig;
+pub use route::{Route, RouteConfig};
 pub use status::{Ec2StatusConfig, Status};

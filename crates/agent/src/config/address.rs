@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws::SecondaryIpConfig;
+use aws::{RouteConfig, SecondaryIpConfig};
 use drivers::address::NetlinkConfig;
 use drivers::clients::KnownClients;
 use recovery::model::Endpoint;
@@ -20,11 +20,13 @@ pub enum AddressConfig {
     Netlink(NetlinkConfig),
     /// As a secondary private address of an EC2 interface of this host. See `docs/aws.md`.
     Ec2SecondaryIp(SecondaryIpConfig),
+    /// By routes of a VPC to an EC2 interface of this host, in whatever zone. See `docs/aws.md`.
+    Ec2Route(RouteConfig),
 }
 
 /// A VPC answers for every address itself, so that the link is not asked who has it.
-fn link(config: &SecondaryIpConfig) -> NetlinkConfig {
-    NetlinkConfig { probe_for: Duration::ZERO, ..NetlinkConfig::new(&config.address, &config.interface) }
+fn link(address: &str, interface: &str) -> NetlinkConfig {
+    NetlinkConfig { probe_for: Duration::ZERO, ..NetlinkConfig::new(address, interface) }
 }
 
 impl AddressConfig {
@@ -41,8 +43,12 @@ impl AddressConfig {
         match self {
             Self::Netlink(config) => Ok(Arc::new(config.build(clients)?)),
             Self::Ec2SecondaryIp(config) => {
-                let link = link(&config).build(clients).map(|link| Arc::new(link) as _);
-                Ok(Arc::new(config.build(link, others)?))
+                let link = link(&config.address, &config.interface).build(clients);
+                Ok(Arc::new(config.build(link.map(|link| Arc::new(link) as _), others)?))
+            }
+            Self::Ec2Route(config) => {
+                let link = link(&config.address, &config.interface).build(clients);
+                Ok(Arc::new(config.build(link.map(|link| Arc::new(link) as _), others)?))
             }
         }
     }
@@ -52,7 +58,8 @@ impl AddressConfig {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Netlink(config) => config.ip(),
-            Self::Ec2SecondaryIp(config) => link(config).ip(),
+            Self::Ec2SecondaryIp(SecondaryIpConfig { address, interface, .. })
+            | Self::Ec2Route(RouteConfig { address, interface, .. }) => link(address, interface).ip(),
         }
     }
 
@@ -62,6 +69,7 @@ impl AddressConfig {
         match self {
             Self::Netlink(config) => &config.address,
             Self::Ec2SecondaryIp(config) => &config.address,
+            Self::Ec2Route(config) => &config.address,
         }
     }
 }

@@ -1,53 +1,16 @@
 //! The driver against the strict EC2.
 
-use std::sync::Mutex;
 use std::time::Instant;
 
-use recovery::ports::chain;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::bed::{World, nowhere, policy, policy_without};
+use crate::bed::{Link, World, fault, links, nowhere, policy, policy_without, words};
+use crate::way_back::Others;
 
 const EPOCH: Epoch = Epoch(1);
 const MOVED: &str = "10.20.0.11";
-
-/// The link of this host: an address is on it or not.
-#[derive(Default)]
-struct Link(Mutex<bool>);
-
-#[async_trait]
-impl Address for Link {
-    fn name(&self) -> &'static str {
-        "link"
-    }
-    async fn acquire(&self, _epoch: Epoch) -> Result<Note, StepError> {
-        let was_here = std::mem::replace(&mut *self.0.lock().unwrap(), true);
-        let note = Note::new("on the link");
-        Ok(if was_here { note } else { note.with(PLACED, true) })
-    }
-    async fn reset_clients(&self) -> Result<Note, StepError> {
-        Ok(Note::new("reset"))
-    }
-    async fn release(&self) -> Result<Note, StepError> {
-        *self.0.lock().unwrap() = false;
-        Ok(Note::new("off the link"))
-    }
-    async fn here(&self) -> Result<bool, StepError> {
-        Ok(*self.0.lock().unwrap())
-    }
-    async fn holder(&self) -> Result<Option<String>, StepError> {
-        panic!("a VPC answers for every address: the link is not asked")
-    }
-    async fn defend(&self) -> Result<(), StepError> {
-        panic!("neighbours in a VPC are told nothing")
-    }
-    async fn check(&self) -> Result<Note, StepError> {
-        // What netlink adds where nobody on the link has the address, as in a VPC whose broker lives.
-        Ok(Note::new("the link is up").with("unanswered", true))
-    }
-}
 
 /// The driver on the host of `eni-b`.
 struct Host {
@@ -72,13 +35,9 @@ fn host_of(more: Value, address: &str, config: impl Fn(Ec2Config) -> SecondaryIp
     let link = Arc::new(Link::default());
     let driver = SecondaryIpConfig { address: format!("{address}/24"), ..config(world.config()) };
     let mut driver = driver.build(Ok(link.clone()), Vec::new()).ok().unwrap();
-    world.admit(&mut driver.ec2);
-    let links = tempfile::tempdir().unwrap();
-    for (name, mac) in [("lo", "00:00:00:00:00:00"), ("ens5", "02:00:00:00:00:0b")] {
-        fs::create_dir(links.path().join(name)).unwrap();
-        fs::write(links.path().join(name).join("address"), format!("{mac}\n")).unwrap();
-    }
-    driver.links = links.path().to_owned();
+    world.admit(&mut driver.own.ec2);
+    let links = links();
+    driver.own.links = links.path().to_owned();
     Some(Host { world, link, driver, _links: links })
 }
 
@@ -86,24 +45,12 @@ fn host(more: Value) -> Option<Host> {
     host_of(more, MOVED, config)
 }
 
-fn fault(action: &str, kind: &str, times: usize, more: Value) -> Value {
-    let mut fault = json!({"action": action, "kind": kind, "times": times});
-    for (name, value) in more.as_object().unwrap() {
-        fault[name] = value.clone();
-    }
-    json!({"faults": [fault]})
-}
-
-fn words(error: StepError) -> String {
-    chain(&error)
-}
-
 impl Host {
     /// Nothing is half moved: EC2 has the address where it was, and it is not on the link.
     #[track_caller]
     fn nothing_moved(&self) {
         assert_eq!(self.world.having(MOVED), ["eni-a"]);
-        assert!(!*self.link.0.lock().unwrap());
+        assert!(!self.link.has());
     }
 }
 
@@ -190,7 +137,7 @@ async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
     let Some(mut host) = host(json!({})) else { return };
     let mut ec2 = nowhere().build().unwrap();
     host.world.admit(&mut ec2);
-    host.driver.ec2 = ec2;
+    host.driver.own.ec2 = ec2;
     let begun = Instant::now();
     let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
     assert!(error.contains("EC2 in eu-central-1 did not answer DescribeNetworkInterfaces"), "{error}");
@@ -205,7 +152,7 @@ async fn an_address_that_no_other_host_answers_is_not_here() {
     // One that answers this host; the address is on no link of it, so that nothing finds its way back.
     let port = host.world.config().endpoint.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
     let listeners = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];
-    host.driver.others = Others { listeners, is_here: |_| false };
+    host.driver.own.others = Others { listeners, is_here: |_| false };
     let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
     assert!(error.contains("no answer of another broker's host comes to it: 127.0.0.1:"), "{error}");
 }
@@ -231,8 +178,8 @@ async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check(
     host.driver.acquire(EPOCH).await.unwrap();
     let thief = SecondaryIpConfig { network_interface: "eni-a".to_owned(), ..config(host.world.config()) };
     let mut thief = thief.build(Ok(Arc::new(Link::default())), Vec::new()).ok().unwrap();
-    host.world.admit(&mut thief.ec2);
-    thief.assign(Deadline::of(thief.timeout)).await.unwrap();
+    host.world.admit(&mut thief.own.ec2);
+    thief.assign(Deadline::of(thief.own.timeout)).await.unwrap();
     assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a of i-0000000a"));
     let error = words(host.driver.check().await.unwrap_err());
     assert!(error.contains("by EC2 it is on eni-a of i-0000000a: nothing reaches it here"), "{error}");
@@ -345,7 +292,7 @@ async fn a_clock_that_is_off_and_a_key_that_is_unknown_are_told() {
         host.nothing_moved();
     }
     let Some(mut host) = host(json!({})) else { return };
-    host.driver.ec2.key = Some("UNKNOWN".to_owned());
+    host.driver.own.ec2.key = Some("UNKNOWN".to_owned());
     let error = words(host.driver.check().await.unwrap_err());
     assert!(error.contains("it does not accept the credentials"), "{error}");
 }
