@@ -18,7 +18,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     orderly     seconds that it takes longer without `Force`
     stale       seconds for which Describe tells the states before the last change
     page        the most that one answer lists
-    region      that the metadata of an instance tells, at /metadata/KEY
+    region      that the metadata of an instance tells, at /metadata/KEY, beside the ids of interfaces
     bed         whether hosts follow it: an instance has stopped or started once the bed says so
     effect      seconds until packets follow a change of addresses
     log         [{action, params, answer}], filled in here
@@ -479,7 +479,13 @@ class Server:
             start("401 Unauthorized", [])
             return [b""]
         else:
-            content = {"latest/meta-data/placement/region": WORLDS[key].region}[path]
+            world = WORLDS[key]
+            told = {"placement/region": world.region}
+            told |= {f"network/interfaces/macs/{nic['mac']}/interface-id": id for id, nic in world.interfaces.items()}
+            content = told.get(path.removeprefix("latest/meta-data/"))
+        if content is None:
+            start("404 Not Found", [])
+            return [b""]
         headers = [("Content-Length", str(len(content))), ("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")]
         start("200 OK", headers)
         return [content.encode()]

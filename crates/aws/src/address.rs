@@ -31,8 +31,10 @@ pub struct SecondaryIpConfig {
     pub address: String,
     /// The link of this host that gets it, such as `ens5`.
     pub interface: String,
-    /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`.
-    pub network_interface: String,
+    /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`. Without it the
+    /// instance's metadata (IMDSv2) is asked for the link's.
+    #[serde(default)]
+    pub network_interface: Option<String>,
     /// How long EC2 may take until what it tells shows the address here, and packets for it come.
     #[serde(default = "own::default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -54,7 +56,13 @@ impl SecondaryIpConfig {
         link: Result<Arc<dyn Address>, Vec<String>>,
         others: Vec<Endpoint>,
     ) -> Result<SecondaryIp, Vec<String>> {
-        let own = Own::build(DRIVER, (self.network_interface, self.timeout, self.ec2), link, others);
+        let own = Own::build(
+            DRIVER,
+            (self.interface, self.network_interface),
+            (self.timeout, self.ec2),
+            link,
+            others,
+        );
         match (own, own::address(&self.address)) {
             (Ok(own), Ok(address)) => Ok(SecondaryIp { address, own }),
             (own, address) => {
@@ -72,7 +80,7 @@ pub struct SecondaryIp {
 
 impl SecondaryIp {
     fn action(&self) -> String {
-        format!("move {} to {}", self.address, self.own.interface)
+        format!("move {} to {}", self.address, self.own.name)
     }
 
     /// `own`, unless the address is the first one of it.
@@ -88,11 +96,11 @@ impl SecondaryIp {
         Ok(Place::of(&own.id, having))
     }
 
-    async fn assign(&self, deadline: Deadline) -> Result<(), Fault> {
+    async fn assign(&self, own: &Interface, deadline: Deadline) -> Result<(), Fault> {
         let request = self.own.ec2.call(deadline.call(), |client| {
             client
                 .assign_private_ip_addresses()
-                .network_interface_id(&self.own.interface)
+                .network_interface_id(&own.id)
                 .private_ip_addresses(self.address.to_string())
                 .allow_reassignment(true)
                 .send()
@@ -108,7 +116,7 @@ impl SecondaryIp {
         let mut trouble = Some(None);
         loop {
             if let Some(last) = trouble.take() {
-                match self.assign(deadline).await {
+                match self.assign(own, deadline).await {
                     Ok(()) => {}
                     Err(fault) if fault.passes() => trouble = Some(Some(fault.or(last))),
                     Err(fault) => return Err(self.explained(own, action, deadline, &fault).await),

@@ -14,6 +14,7 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_http_client::tls;
+use recovery::ports::BoxError;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -135,15 +136,21 @@ impl Ec2 {
 
     /// Another region than the one that is asked, if this instance's metadata (IMDSv2) says that it is there.
     pub(crate) async fn other_region(&self) -> Option<String> {
+        let own = self.of_instance("placement/region").await.ok()?;
+        (own != self.region()).then_some(own)
+    }
+
+    /// What this instance's metadata (IMDSv2) says at `path`.
+    pub(crate) async fn of_instance(&self, path: &str) -> Result<String, BoxError> {
         let http = aws_smithy_http_client::Builder::new().build_http();
         let config = ProviderConfig::without_region().with_http_client(http);
         let client = imds::Client::builder().configure(&config).connect_timeout(METADATA).max_attempts(1);
         #[cfg(test)]
-        let client = client.endpoint(self.metadata.as_deref().unwrap_or("http://127.0.0.1:9")).ok()?;
-        let provider = imds::region::ImdsRegionProvider::builder().configure(&config);
-        let provider = provider.imds_client(client.build()).build();
-        let own = timeout(METADATA, provider.region()).await.ok()??.to_string();
-        (own != self.region()).then_some(own)
+        let client = client.endpoint(self.metadata.as_deref().unwrap_or("http://127.0.0.1:9"))?;
+        let client = client.build();
+        let asked = timeout(METADATA, client.get(format!("/latest/meta-data/{path}")));
+        let told = asked.await.map_err(|_| format!("no answer within {} s", METADATA.as_secs()))??;
+        Ok(told.as_ref().to_owned())
     }
 
     async fn connect(&self) -> Result<Client, Fault> {

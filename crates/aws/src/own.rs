@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use recovery::model::Endpoint;
-use recovery::ports::{Address, StepError};
+use recovery::ports::{Address, StepError, chain};
+use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
 use crate::fault::Fault;
@@ -29,7 +30,10 @@ pub(crate) fn default_timeout() -> Duration {
 /// This host's interface, and the link that it is to the host.
 pub(crate) struct Own {
     pub(crate) driver: &'static str,
-    pub(crate) interface: String,
+    /// The link of this host, such as `ens5`.
+    pub(crate) name: String,
+    /// The interface in EC2 that the link is, once it is known.
+    interface: OnceCell<String>,
     pub(crate) timeout: Duration,
     pub(crate) ec2: Ec2,
     /// Puts the address on the link.
@@ -60,13 +64,14 @@ impl Own {
     /// Every bad value, as `key: what is wrong`, after those of `link`.
     pub(crate) fn build(
         driver: &'static str,
-        (interface, timeout, ec2): (String, Duration, Ec2Config),
+        (name, interface): (String, Option<String>),
+        (timeout, ec2): (Duration, Ec2Config),
         link: Result<Arc<dyn Address>, Vec<String>>,
         others: Vec<Endpoint>,
     ) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let link = link.map_err(|said| problems.extend(said)).ok();
-        if !is_id(&interface, "eni-") {
+        if let Some(interface) = interface.as_ref().filter(|id| !is_id(id, "eni-")) {
             problems.push(format!(
                 "network_interface: `{interface}` is not the id of an interface, such as eni-0a1b2c3d4e5f60718"
             ));
@@ -78,7 +83,8 @@ impl Own {
         match (link, ec2) {
             (Some(link), Some(ec2)) if problems.is_empty() => Ok(Self {
                 driver,
-                interface,
+                name,
+                interface: OnceCell::new_with(interface),
                 timeout,
                 ec2,
                 link,
@@ -99,32 +105,60 @@ impl Own {
 
     /// It, once EC2 tells of it.
     pub(crate) async fn find(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
+        let id = loop {
+            match self.id(action).await {
+                Err(_) if deadline.left() > POLL_INTERVAL => sleep(POLL_INTERVAL).await,
+                asked => break asked?,
+            }
+        };
         loop {
-            match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
+            match interface::by_id(&self.ec2, deadline.call(), id).await {
                 Ok(own) => return self.compared(own, action),
                 Err(fault) if fault.passes() && deadline.left() > POLL_INTERVAL => sleep(POLL_INTERVAL).await,
-                Err(fault) => return Err(self.lost(action, &fault).await),
+                Err(fault) => return Err(self.lost(id, action, &fault).await),
             }
         }
     }
 
     /// It, asked for once.
     pub(crate) async fn once(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
-        match interface::by_id(&self.ec2, deadline.call(), &self.interface).await {
+        let id = self.id(action).await?;
+        match interface::by_id(&self.ec2, deadline.call(), id).await {
             Ok(own) => self.compared(own, action),
-            Err(fault) => Err(self.lost(action, &fault).await),
+            Err(fault) => Err(self.lost(id, action, &fault).await),
         }
     }
 
+    /// Its id: as configured, or as the metadata of this instance had it for the hardware address of the link.
+    async fn id(&self, action: &str) -> Result<&String, StepError> {
+        self.interface.get_or_try_init(|| self.asked(action)).await
+    }
+
+    async fn asked(&self, action: &str) -> Result<String, StepError> {
+        let name = &self.name;
+        let mac = fs::read_to_string(self.links.join(name).join("address")).map_err(|error| {
+            let why = format!("cannot read the hardware address of {name}: {error}; correct `interface`");
+            self.refused(action, why)
+        })?;
+        let path = format!("network/interfaces/macs/{}/interface-id", mac.trim().to_ascii_lowercase());
+        self.ec2.of_instance(&path).await.map_err(|error| {
+            let why = format!(
+                "this instance's metadata (IMDSv2) does not tell which interface {name} is ({}): set network_interface, or \
+                 enable the metadata (in a container with a hop limit of 2)",
+                chain(error.as_ref())
+            );
+            self.refused(action, why)
+        })
+    }
+
     /// Why EC2 does not tell of it: it may be that of another region.
-    async fn lost(&self, action: &str, fault: &Fault) -> StepError {
+    async fn lost(&self, id: &str, action: &str, fault: &Fault) -> StepError {
         if fault.code() == "InvalidNetworkInterfaceID.NotFound"
             && let Some(own) = self.ec2.other_region().await
         {
-            let (asked, interface) = (self.ec2.region(), &self.interface);
-            let why = format!(
-                "EC2 in {asked} has no {interface}, and this instance is in {own}: correct ec2.region"
-            );
+            let asked = self.ec2.region();
+            let why =
+                format!("EC2 in {asked} has no {id}, and this instance is in {own}: correct ec2.region");
             return self.refused(action, why);
         }
         self.fault(action, "DescribeNetworkInterfaces", fault)

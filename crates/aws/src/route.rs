@@ -38,8 +38,10 @@ pub struct RouteConfig {
     pub address: String,
     /// The link of this host that gets it, such as `ens5`.
     pub interface: String,
-    /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`. Its source/destination check is off.
-    pub network_interface: String,
+    /// The interface in EC2 that this link is, such as `eni-0a1b2c3d4e5f60718`. Without it the
+    /// instance's metadata (IMDSv2) is asked for the link's. Its source/destination check is off.
+    #[serde(default)]
+    pub network_interface: Option<String>,
     /// Every route table whose subnets have brokers or clients, such as `rtb-0a1b2c3d4e5f60718`.
     pub route_tables: BTreeSet<String>,
     /// How long EC2 may take until what it tells shows the routes, and packets for the address come.
@@ -62,7 +64,13 @@ impl RouteConfig {
         link: Result<Arc<dyn Address>, Vec<String>>,
         others: Vec<Endpoint>,
     ) -> Result<Route, Vec<String>> {
-        let own = Own::build(DRIVER, (self.network_interface, self.timeout, self.ec2), link, others);
+        let own = Own::build(
+            DRIVER,
+            (self.interface, self.network_interface),
+            (self.timeout, self.ec2),
+            link,
+            others,
+        );
         let address = own::address(&self.address);
         let mut problems = Vec::new();
         if address.is_ok() && !self.address.ends_with("/32") {
@@ -157,7 +165,7 @@ fn listed<'a>(tables: impl IntoIterator<Item = &'a Table>) -> String {
 
 impl Route {
     fn action(&self) -> String {
-        format!("route {} to {}", self.address, self.own.interface)
+        format!("route {} to {}", self.address, self.own.name)
     }
 
     fn to(&self) -> String {
@@ -213,11 +221,17 @@ impl Route {
     }
 
     /// Tells one table. `dry`: EC2 says whether the role allows it, and changes nothing.
-    async fn order(&self, table: &str, deadline: Deadline, dry: bool) -> Result<(), (&'static str, Fault)> {
+    async fn order(
+        &self,
+        own: &Interface,
+        table: &str,
+        deadline: Deadline,
+        dry: bool,
+    ) -> Result<(), (&'static str, Fault)> {
         let (to, dry) = (self.to(), dry.then_some(true));
         let replaced = self.own.ec2.call(deadline.call(), |client| {
             let order = client.replace_route().route_table_id(table).destination_cidr_block(&to);
-            order.network_interface_id(&self.own.interface).set_dry_run(dry).send()
+            order.network_interface_id(&own.id).set_dry_run(dry).send()
         });
         match replaced.await {
             Ok(_) => return Ok(()),
@@ -227,7 +241,7 @@ impl Route {
         }
         let created = self.own.ec2.call(deadline.call(), |client| {
             let order = client.create_route().route_table_id(table).destination_cidr_block(&to);
-            order.network_interface_id(&self.own.interface).set_dry_run(dry).send()
+            order.network_interface_id(&own.id).set_dry_run(dry).send()
         });
         match created.await {
             Err(fault) if dry.is_some() && fault.code() == DRY_RUN => Ok(()),
@@ -243,7 +257,7 @@ impl Route {
         loop {
             let mut trouble = None;
             for table in due.clone() {
-                match self.order(table, deadline, false).await {
+                match self.order(own, table, deadline, false).await {
                     Ok(()) => drop(due.remove(table)),
                     Err((call, fault)) if fault.passes() || fault.code() == HAS_ROUTE => {
                         trouble = Some((call, fault));
@@ -384,7 +398,7 @@ impl Address for Route {
             return Err(self.own.refused(&action, why));
         }
         for table in &self.tables {
-            let tried = self.order(table, deadline, true).await;
+            let tried = self.order(&own, table, deadline, true).await;
             tried.map_err(|(call, fault)| self.own.fault(&format!("{action} in {table}"), call, &fault))?;
         }
         self.own.link.check().await?;

@@ -24,7 +24,7 @@ fn config(ec2: Ec2Config) -> SecondaryIpConfig {
     SecondaryIpConfig {
         address: format!("{MOVED}/24"),
         interface: "ens5".to_owned(),
-        network_interface: "eni-b".to_owned(),
+        network_interface: Some("eni-b".to_owned()),
         timeout: Duration::from_secs(4),
         ec2,
     }
@@ -176,10 +176,13 @@ async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check(
     let Some(host) = host(json!({})) else { return };
     assert_eq!(host.driver.holder().await.unwrap(), None, "nobody is asked for consent");
     host.driver.acquire(EPOCH).await.unwrap();
-    let thief = SecondaryIpConfig { network_interface: "eni-a".to_owned(), ..config(host.world.config()) };
+    let thief =
+        SecondaryIpConfig { network_interface: Some("eni-a".to_owned()), ..config(host.world.config()) };
     let mut thief = thief.build(Ok(Arc::new(Link::default())), Vec::new()).ok().unwrap();
     host.world.admit(&mut thief.own.ec2);
-    thief.assign(Deadline::of(thief.own.timeout)).await.unwrap();
+    let deadline = Deadline::of(thief.own.timeout);
+    let theirs = interface::by_id(&thief.own.ec2, deadline.call(), "eni-a").await.unwrap();
+    thief.assign(&theirs, deadline).await.unwrap();
     assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a of i-0000000a"));
     let error = words(host.driver.check().await.unwrap_err());
     assert!(error.contains("by EC2 it is on eni-a of i-0000000a: nothing reaches it here"), "{error}");
@@ -216,7 +219,7 @@ async fn an_interface_that_is_not_this_hosts_is_refused() {
         ("eni-a", "no interface of this host has the hardware address 02:00:00:00:00:0a of eni-a"),
         ("eni-dead", "there is no such interface in eu-central-1: correct `network_interface`"),
     ] {
-        let named = |ec2| SecondaryIpConfig { network_interface: id.to_owned(), ..config(ec2) };
+        let named = |ec2| SecondaryIpConfig { network_interface: Some(id.to_owned()), ..config(ec2) };
         let Some(host) = host_of(json!({}), MOVED, named) else { return };
         let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
@@ -226,8 +229,26 @@ async fn an_interface_that_is_not_this_hosts_is_refused() {
 }
 
 #[tokio::test]
+async fn an_interface_that_is_not_configured_is_asked_of_the_metadata() {
+    let unnamed = |ec2| SecondaryIpConfig { network_interface: None, ..config(ec2) };
+    let Some(host) = host_of(json!({}), MOVED, unnamed) else { return };
+    host.driver.check().await.unwrap();
+    host.driver.acquire(EPOCH).await.unwrap();
+    assert_eq!(host.world.having(MOVED), ["eni-b"]);
+    let Some(mut host) = host_of(json!({}), MOVED, unnamed) else { return };
+    host.driver.own.ec2.metadata = None;
+    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    assert!(error.contains("does not tell which interface ens5 is"), "{error}");
+    assert!(error.contains("set network_interface"), "{error}");
+    host.nothing_moved();
+    host.driver.own.name = "eth9".to_owned();
+    let error = words(host.driver.check().await.unwrap_err());
+    assert!(error.contains("cannot read the hardware address of eth9"), "{error}");
+}
+
+#[tokio::test]
 async fn a_region_that_is_not_this_instances_is_told() {
-    let named = |ec2| SecondaryIpConfig { network_interface: "eni-dead".to_owned(), ..config(ec2) };
+    let named = |ec2| SecondaryIpConfig { network_interface: Some("eni-dead".to_owned()), ..config(ec2) };
     let Some(host) = host_of(json!({"region": "eu-west-1"}), MOVED, named) else { return };
     let expected =
         "EC2 in eu-central-1 has no eni-dead, and this instance is in eu-west-1: correct ec2.region";
