@@ -52,8 +52,8 @@ pub struct Board {
     /// Whether each broker's address was on this host.
     addresses: BTreeMap<BrokerId, (Moment, bool)>,
     unregistered: BTreeMap<BrokerId, Absence>,
-    /// What the platform said last of each host's machine, and for how long that counts.
-    machines: BTreeMap<HostName, (Moment, MachineState, Duration)>,
+    /// What each platform said last of each host's machine, and for how long that counts.
+    machines: BTreeMap<(HostName, &'static str), (Moment, MachineState, Duration)>,
     /// What each check found last, when it began, and for how long that counts.
     checks: BTreeMap<Check, (Moment, Checked, Duration)>,
     sighted: BTreeMap<&'static str, Moment>,
@@ -163,7 +163,7 @@ impl Board {
                 self.distrusted = Some((distrust, why));
             }
             Fact::Machine { host, state, counts_for } => {
-                self.machines.insert(host, (at, state, counts_for));
+                self.machines.insert((host, signal), (at, state, counts_for));
             }
             Fact::Address { broker, here } => drop(self.addresses.insert(broker, (at, here))),
             Fact::Checked { found, counts_for } => {
@@ -352,11 +352,26 @@ pub fn observe(
     }
 }
 
-/// What the platform said of machines, as far as it still counts.
+/// What the platform said of machines, as far as it still counts. Of several platforms that speak of one machine, one
+/// that says that it runs is believed; then one that says that it is off; and of two that agree, the newer.
 fn machines(board: &Board, now: Moment) -> BTreeMap<HostName, MachineSeen> {
-    let ages = board.machines.iter().map(|(host, (at, state, limit))| (host, now.since(*at), state, *limit));
-    let fresh = ages.filter(|(_, age, _, limit)| age <= limit);
-    fresh.map(|(host, age, state, _)| (host.clone(), MachineSeen { state: state.clone(), age })).collect()
+    let weight = |seen: &MachineSeen| match seen.state {
+        MachineState::Runs | MachineState::Ails { .. } => 2,
+        MachineState::Off { .. } => 1,
+        MachineState::Changes { .. } => 0,
+    };
+    let mut machines: BTreeMap<HostName, MachineSeen> = BTreeMap::new();
+    for ((host, _), (at, state, limit)) in &board.machines {
+        let seen = MachineSeen { state: state.clone(), age: now.since(*at) };
+        if seen.age > *limit {
+            continue;
+        }
+        let better = |had: &MachineSeen| (weight(&seen), had.age) > (weight(had), seen.age);
+        if machines.get(host).is_none_or(better) {
+            machines.insert(host.clone(), seen);
+        }
+    }
+    machines
 }
 
 /// What the checks found, as far as it still counts.

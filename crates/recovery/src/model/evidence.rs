@@ -77,8 +77,8 @@ pub enum Fact {
     Peer(PeerView),
     /// What the daemon on this host has seen, told to a command beside it: what it remembers, and no witness.
     Daemon(PeerView),
-    /// What the platform under a host, such as EC2, says of its machine: a witness of the host's death where it is off. It
-    /// tells it late, so all else only supports.
+    /// What a platform under a host, such as EC2 or a Kubernetes cluster, says of its machine: a witness of the host's
+    /// death where it is off. It tells it late, so all else only supports.
     Machine {
         /// The host.
         host: HostName,
@@ -296,7 +296,7 @@ pub enum MachineState {
         /// What is wrong, in one line.
         why: String,
     },
-    /// It starts or stops: it may run.
+    /// It starts or stops, or the platform does not hear it: it may run.
     Changes {
         /// The platform's word for it.
         to: String,

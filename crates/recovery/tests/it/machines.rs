@@ -49,6 +49,29 @@ fn what_the_platform_says_is_told_for_as_long_as_it_counts() {
     assert_eq!(told(&seen_at(60, Some(ails))).as_deref(), Some(expected));
 }
 
+#[test]
+fn of_two_platforms_one_that_says_that_the_machine_runs_is_believed() {
+    let told = |board: &[(u64, &'static str, MachineState)]| {
+        let mut seen = Board::default();
+        for (at, signal, state) in board {
+            let fact = Fact::Machine { host: "kafka-1".into(), state: state.clone(), counts_for: COUNTS_FOR };
+            seen.record(Evidence { signal, at: Moment(Duration::from_secs(*at)), fact });
+        }
+        let now = Now { mono: Moment(Duration::from_secs(100)), ..World::new().now() };
+        let seen = observe(&seen, &BTreeSet::from([BROKER]), Duration::from_secs(3), now);
+        let told = seen.machines.get(&"kafka-1".into()).expect("it counts");
+        (told.state.clone(), told.age.as_secs())
+    };
+    let silent = || MachineState::Changes { to: "silent".to_owned() };
+    let runs = || MachineState::Runs;
+    assert_eq!(told(&[(60, "a", off()), (90, "b", silent())]), (off(), 40));
+    assert_eq!(told(&[(60, "a", silent()), (90, "b", off())]), (off(), 10));
+    assert_eq!(told(&[(60, "a", off()), (50, "b", runs())]), (runs(), 50));
+    assert_eq!(told(&[(60, "a", runs()), (90, "b", off())]), (runs(), 40));
+    assert_eq!(told(&[(60, "a", off()), (90, "b", off())]), (off(), 10));
+    assert_eq!(told(&[(60, "a", off()), (90, "a", silent())]), (silent(), 10), "one platform's newest word");
+}
+
 /// As `decided_about`, where nobody but the owner may write.
 fn decided(board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision {
     decided_about(&["kafka-1"], board, heard)
