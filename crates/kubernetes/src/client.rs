@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{GetParams, ListParams, ObjectList, PartialObjectMeta, PostParams};
+use kube::api::{GetParams, ListParams, ObjectList, PartialObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Request;
 use kube::{Client, Config, Resource, ResourceExt};
@@ -20,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
-use crate::fault::{Asked, Fault};
+use crate::fault::{Asked, Fault, User};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -31,19 +32,31 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// What the API server notes as the writer of an object.
 const WRITER: &str = "understudy";
 
-/// A kind of object of ours.
-pub(crate) trait Ours:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + fmt::Debug
+/// How long a watch may say nothing before it is begun anew: an API server sends a bookmark a minute.
+const WATCH_IDLE: Duration = Duration::from_secs(90);
+
+/// A kind of object that is watched.
+pub(crate) trait Known:
+    Resource<DynamicType = ()> + DeserializeOwned + Clone + fmt::Debug + Send + Sync
 {
 }
 
-impl<K> Ours for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Serialize
-        + DeserializeOwned
-        + Clone
-        + fmt::Debug
-{
+impl<K> Known for K where K: Resource<DynamicType = ()> + DeserializeOwned + Clone + fmt::Debug + Send + Sync {}
+
+/// A kind of object in a namespace that is read and written.
+pub(crate) trait Ours: Known + Resource<Scope = NamespaceResourceScope> + Serialize {}
+
+impl<K> Ours for K where K: Known + Resource<Scope = NamespaceResourceScope> + Serialize {}
+
+/// Where an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the namespace that is configured.
+    Own,
+    /// In this one.
+    Namespace(&'static str),
+    /// In none: it is the cluster's.
+    Cluster,
 }
 
 /// A namespace of a cluster.
@@ -52,6 +65,7 @@ pub(crate) struct Cluster {
     namespace: Option<String>,
     /// How long one attempt may take.
     attempt: Duration,
+    user: User,
     client: Mutex<Option<Connected>>,
 }
 
@@ -73,8 +87,13 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Opens nothing. Without a kubeconfig the environment says which cluster it is; without a namespace that does.
-    pub(crate) fn new(kubeconfig: Option<PathBuf>, namespace: Option<String>, attempt: Duration) -> Self {
-        Self { kubeconfig, namespace, attempt, client: Mutex::default() }
+    pub(crate) fn new(
+        kubeconfig: Option<PathBuf>,
+        namespace: Option<String>,
+        attempt: Duration,
+        user: User,
+    ) -> Self {
+        Self { kubeconfig, namespace, attempt, user, client: Mutex::default() }
     }
 
     /// For one operation.
@@ -86,10 +105,10 @@ impl Cluster {
         if let Some(connected) = &*lock(&self.client) {
             return Ok(connected.clone());
         }
-        let kubeconfig = self.kubeconfig.clone();
+        let (kubeconfig, section) = (self.kubeconfig.clone(), self.user.section);
         // It reads files.
         let handle = tokio::runtime::Handle::current();
-        let found = tokio::task::spawn_blocking(move || handle.block_on(find(kubeconfig))).await;
+        let found = tokio::task::spawn_blocking(move || handle.block_on(find(kubeconfig, section))).await;
         let mut config = found.map_err(|error| Fault::Setup(error.to_string()))?.map_err(Fault::Setup)?;
         // Every repetition is ours to decide.
         config.default_retry = false;
@@ -102,35 +121,96 @@ impl Cluster {
         Ok(connected)
     }
 
-    /// One attempt of one request. `build` gets the namespace.
+    /// One attempt of one request. `build` gets the namespace; `None` for what is the cluster's.
     async fn attempt<T: DeserializeOwned>(
         &self,
-        (verb, resource): (&'static str, String),
-        build: impl FnOnce(&str) -> Result<Built, kube::core::request::Error>,
+        (verb, resource, place): (&'static str, String, Place),
+        build: impl FnOnce(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<T, Fault> {
-        let Connected { client, server, namespace } = self.connected().await?;
-        let request = build(&namespace).map_err(|error| Fault::Setup(error.to_string()))?;
-        let asked = Asked { verb, resource, namespace };
-        let fault = match timeout(self.attempt, client.request(request)).await {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => Fault::of(error, asked, &server),
-            Err(_) => Fault::Late { server, limit: self.attempt },
+        let (connected, namespace) = self.connected_at(place).await?;
+        let Connected { client, server, .. } = connected;
+        let request = build(namespace.as_deref()).map_err(|error| Fault::Setup(error.to_string()))?;
+        let asked = Asked { verb, resource, namespace, user: self.user };
+        match timeout(self.attempt, client.request(request)).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(self.failed(Fault::of(error, asked, &server))),
+            Err(_) => Err(Fault::Late { server, limit: self.attempt }),
+        }
+    }
+
+    async fn connected_at(&self, place: Place) -> Result<(Connected, Option<String>), Fault> {
+        let connected = self.connected().await?;
+        let namespace = match place {
+            Place::Own => Some(connected.namespace.clone()),
+            Place::Namespace(name) => Some(name.to_owned()),
+            Place::Cluster => None,
         };
+        Ok((connected, namespace))
+    }
+
+    fn failed(&self, fault: Fault) -> Fault {
         if fault.code() == 401 {
             // The kubeconfig may have others by now.
             *lock(&self.client) = None;
         }
-        Err(fault)
+        fault
     }
+
+    /// The object `name`, or that there is none, and the version of that: asked once, of a quorum.
+    pub(crate) async fn find<K: Known>(
+        &self,
+        place: Place,
+        name: &str,
+    ) -> Result<(Option<K>, String), Fault> {
+        let one = ListParams::default().fields(&named(name));
+        let build = |namespace: Option<&str>| Request::new(K::url_path(&(), namespace)).list(&one);
+        let found: ObjectList<K> = self.attempt(("list", resource::<K>(), place), build).await?;
+        let version = found.metadata.resource_version.unwrap_or_default();
+        Ok((found.items.into_iter().next(), version))
+    }
+
+    /// Tells `heard` what becomes of the object `name` after `version`, until the API server ends that or falls silent;
+    /// first of all `None`, once it is agreed.
+    pub(crate) async fn watch<K: Known + 'static>(
+        &self,
+        place: Place,
+        (name, version): (&str, &str),
+        mut heard: impl FnMut(Option<WatchEvent<K>>),
+    ) -> Result<(), Fault> {
+        let (connected, namespace) = self.connected_at(place).await?;
+        let Connected { client, server, .. } = connected;
+        let params = WatchParams { bookmarks: true, ..WatchParams::default().fields(&named(name)) };
+        let request = Request::new(K::url_path(&(), namespace.as_deref())).watch(&params, version);
+        let request = request.map_err(|error| Fault::Setup(error.to_string()))?;
+        let asked = Asked { verb: "watch", resource: resource::<K>(), namespace, user: self.user };
+        let fault = |error| self.failed(Fault::of(error, asked.clone(), &server));
+        let Ok(begun) = timeout(self.attempt, client.request_events::<K>(request)).await else {
+            return Err(Fault::Late { server, limit: self.attempt });
+        };
+        let mut events = std::pin::pin!(begun.map_err(fault)?);
+        heard(None);
+        loop {
+            match timeout(WATCH_IDLE, events.try_next()).await {
+                Ok(Ok(Some(event))) => heard(Some(event)),
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(fault(error)),
+                Err(_) => return Err(Fault::Late { server, limit: WATCH_IDLE }),
+            }
+        }
+    }
+}
+
+fn named(name: &str) -> String {
+    format!("metadata.name={name}")
 }
 
 /// What the client sends.
 type Built = http::Request<Vec<u8>>;
 
-async fn find(kubeconfig: Option<PathBuf>) -> Result<Config, String> {
+async fn find(kubeconfig: Option<PathBuf>, section: &str) -> Result<Config, String> {
     let Some(path) = kubeconfig else {
         return Config::infer().await.map_err(|error| {
-            format!("there is neither a kubeconfig nor a service account ({error}): set ledger.kubeconfig")
+            format!("there is neither a kubeconfig nor a service account ({error}): set {section}.kubeconfig")
         });
     };
     let said = |error| match error {
@@ -167,10 +247,10 @@ impl Asking<'_> {
 
     /// Reads an object.
     pub(crate) async fn get<K: Ours>(&self, name: &str) -> Result<Option<K>, Fault> {
-        let build = |namespace: &str| {
-            Request::new(K::url_path(&(), Some(namespace))).get(name, &GetParams::default())
+        let build = |namespace: Option<&str>| {
+            Request::new(K::url_path(&(), namespace)).get(name, &GetParams::default())
         };
-        match self.until_answered(("get", resource::<K>()), build).await {
+        match self.until_answered(("get", resource::<K>(), Place::Own), build).await {
             Ok(object) => Ok(Some(object)),
             Err(fault) if fault.is_absent(name) => Ok(None),
             Err(fault) => Err(fault),
@@ -180,30 +260,28 @@ impl Asking<'_> {
     /// Whether there is any object with the label.
     pub(crate) async fn any<K: Ours>(&self, label: &str) -> Result<bool, Fault> {
         let one = ListParams::default().labels(label).limit(1);
-        let build = |namespace: &str| Request::new(K::url_path(&(), Some(namespace))).list_metadata(&one);
+        let build = |namespace: Option<&str>| Request::new(K::url_path(&(), namespace)).list_metadata(&one);
         let found: ObjectList<PartialObjectMeta<K>> =
-            self.until_answered(("list", resource::<K>()), build).await?;
+            self.until_answered(("list", resource::<K>(), Place::Own), build).await?;
         Ok(!found.items.is_empty())
     }
 
     /// Makes an object. `None`: there is one of that name, which may be this very one.
     pub(crate) async fn create<K: Ours>(&self, object: &K) -> Result<Option<K>, Fault> {
         let body = body(object)?;
-        let build = |namespace: &str| {
-            Request::new(K::url_path(&(), Some(namespace))).create(&writer(), body.clone()).map(strict)
+        let build = |namespace: Option<&str>| {
+            Request::new(K::url_path(&(), namespace)).create(&writer(), body.clone()).map(strict)
         };
-        self.written(("create", resource::<K>()), build).await
+        self.written("create", build).await
     }
 
     /// Replaces the version of an object that was read. `None`: there is another by now, which may be this very one.
     pub(crate) async fn replace<K: Ours>(&self, object: &K) -> Result<Option<K>, Fault> {
         let (name, body) = (object.name_any(), body(object)?);
-        let build = |namespace: &str| {
-            Request::new(K::url_path(&(), Some(namespace)))
-                .replace(&name, &writer(), body.clone())
-                .map(strict)
+        let build = |namespace: Option<&str>| {
+            Request::new(K::url_path(&(), namespace)).replace(&name, &writer(), body.clone()).map(strict)
         };
-        match self.written(("update", resource::<K>()), build).await {
+        match self.written("update", build).await {
             // Who reads anew says that it is gone.
             Err(fault) if fault.is_absent(&name) => Ok(None),
             result => result,
@@ -212,10 +290,10 @@ impl Asking<'_> {
 
     /// Asks something about the cluster, by its path.
     pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
-        let build = |_: &str| {
+        let build = |_: Option<&str>| {
             http::Request::get(path).body(Vec::new()).map_err(kube::core::request::Error::BuildRequest)
         };
-        self.until_answered(("get", path.to_owned()), build).await
+        self.until_answered(("get", path.to_owned(), Place::Cluster), build).await
     }
 
     /// Posts an object of the cluster, which makes nothing there.
@@ -224,17 +302,19 @@ impl Asking<'_> {
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
     {
         let body = serde_json::to_vec(object).map_err(|error| Fault::Setup(error.to_string()))?;
-        let build =
-            |_: &str| Request::new(K::url_path(&(), None)).create(&PostParams::default(), body.clone());
-        self.until_answered(("create", K::plural(&()).into_owned()), build).await
+        let build = |_: Option<&str>| {
+            Request::new(K::url_path(&(), None)).create(&PostParams::default(), body.clone())
+        };
+        let what = ("create", K::plural(&()).into_owned(), Place::Cluster);
+        self.until_answered(what, build).await
     }
 
     async fn written<K: Ours>(
         &self,
-        what: (&'static str, String),
-        build: impl Fn(&str) -> Result<Built, kube::core::request::Error>,
+        verb: &'static str,
+        build: impl Fn(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<Option<K>, Fault> {
-        match self.until_answered(what, build).await {
+        match self.until_answered((verb, resource::<K>(), Place::Own), build).await {
             Ok(object) => Ok(Some(object)),
             // Another one is there, or none any more: who writes reads anew.
             Err(fault) if fault.code() == 409 => {
@@ -247,8 +327,8 @@ impl Asking<'_> {
 
     async fn until_answered<T: DeserializeOwned>(
         &self,
-        what: (&'static str, String),
-        build: impl Fn(&str) -> Result<Built, kube::core::request::Error>,
+        what: (&'static str, String, Place),
+        build: impl Fn(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<T, Fault> {
         let writes = matches!(what.0, "create" | "update");
         let before = self.is_unsure();
@@ -276,8 +356,9 @@ impl Asking<'_> {
 }
 
 /// The kind, as a role and `kubectl` name it.
-pub(crate) fn resource<K: Ours>() -> String {
-    format!("{}.{}", K::plural(&()), K::group(&()))
+pub(crate) fn resource<K: Known>() -> String {
+    let (plural, group) = (K::plural(&()), K::group(&()));
+    if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
 }
 
 fn writer() -> PostParams {

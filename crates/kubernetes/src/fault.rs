@@ -61,7 +61,18 @@ pub(crate) struct Asked {
     pub(crate) verb: &'static str,
     /// As in `kubectl auth can-i`, such as `ledgercells.understudy.dev`.
     pub(crate) resource: String,
-    pub(crate) namespace: String,
+    /// `None` where it is the cluster's.
+    pub(crate) namespace: Option<String>,
+    pub(crate) user: User,
+}
+
+/// What of this crate asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    /// Its section of the configuration.
+    pub(crate) section: &'static str,
+    /// The manifest with its role.
+    pub(crate) role: &'static str,
 }
 
 impl Fault {
@@ -123,22 +134,27 @@ fn is_unconnected(error: &kube::Error) -> bool {
 }
 
 fn words(asked: &Asked, status: &Status) -> String {
-    let Asked { verb, resource, namespace } = asked;
+    let Asked { verb, resource, user: User { section, role }, .. } = asked;
     let message = &status.message;
+    let namespace = asked.namespace.as_deref().unwrap_or_default();
+    let (place, option) = match asked.namespace {
+        Some(_) => (format!("in namespace {namespace}"), format!(" -n {namespace}")),
+        None => ("of the cluster".to_owned(), String::new()),
+    };
     let no_namespace = status.details.as_ref().is_some_and(|details| details.kind == "namespaces");
     match status.code {
         401 => "the API server does not accept the credentials: renew the kubeconfig, or see that the service account \
                 of this pod is there"
             .to_owned(),
         403 if message.contains("being terminated") => {
-            format!("the namespace {namespace} is being deleted: the ledger goes with it, and nothing may be written")
+            format!("the namespace {namespace} is being deleted: what it holds goes, and nothing may be written")
         }
         403 => format!(
-            "these credentials may not {verb} {resource} in namespace {namespace} ({message}): bind the role of \
-             deploy/kubernetes/ledger-rbac.yaml to them, and ask `kubectl auth can-i {verb} {resource} -n {namespace}`"
+            "these credentials may not {verb} {resource} {place} ({message}): bind the role of \
+             deploy/kubernetes/{role} to them, and ask `kubectl auth can-i {verb} {resource}{option}`"
         ),
         404 if no_namespace => format!(
-            "there is no namespace {namespace}: correct ledger.namespace, or run `kubectl create namespace {namespace}`"
+            "there is no namespace {namespace}: correct {section}.namespace, or run `kubectl create namespace {namespace}`"
         ),
         404 => format!(
             "the cluster does not know {resource} in version {VERSION}: install the definitions of {GROUP} by \
@@ -149,7 +165,7 @@ fn words(asked: &Asked, status: &Status) -> String {
              `{INSTALL}`"
         ),
         413 => format!("the API server refuses to {verb} {resource}, for it is too large ({message})"),
-        code => format!("the API server refuses to {verb} {resource} in namespace {namespace} ({code}: {message})"),
+        code => format!("the API server refuses to {verb} {resource} {place} ({code}: {message})"),
     }
 }
 
@@ -161,7 +177,8 @@ mod tests {
         let asked = Asked {
             verb: "update",
             resource: "ledgercells.understudy.dev".to_owned(),
-            namespace: "kafka".to_owned(),
+            namespace: Some("kafka".to_owned()),
+            user: User { section: "ledger", role: "ledger-rbac.yaml" },
         };
         Fault::Said { asked, status: Status::failure(message, "").with_code(code).boxed() }
     }

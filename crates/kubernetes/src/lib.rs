@@ -1,6 +1,7 @@
-//! Kubernetes behind the ports of a recovery: the ledger.
+//! Kubernetes behind the ports of a recovery: the ledger, and a witness.
 //!
 //! - [`KubernetesLedger`] (`kubernetes`) keeps the ledger in custom resources;
+//! - [`Nodes`] (`kubernetes_node`) tells what the cluster says of the nodes of hosts;
 //! - [`definitions_yaml`] is what a cluster needs installed first.
 //!
 //! Deliberately absent: a Lease (that one has run out proves nothing about its holder), a read that a cache of the API
@@ -11,6 +12,9 @@ mod client;
 mod crd;
 mod fault;
 mod ledger;
+mod node;
+mod watched;
 
 pub use crd::definitions_yaml;
 pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
+pub use node::{KubernetesNodeConfig, Nodes};

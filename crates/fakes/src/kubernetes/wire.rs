@@ -170,6 +170,11 @@ async fn carry(mut client: TcpStream, port: u16, connector: TlsConnector, state:
         let _ = server.flush().await;
         return;
     }
+    if line.contains("watch=true") {
+        // It ends with whoever ends it first.
+        let _ = tokio::io::copy_bidirectional(&mut server, &mut client).await;
+        return;
+    }
     let mut answer = Vec::new();
     let _ = server.read_to_end(&mut answer).await;
     if lost || answer.is_empty() {

@@ -36,7 +36,9 @@ use self::book::{Book, Full};
 use self::names::{Journal, Names};
 use crate::client::{Asking, Cluster};
 use crate::crd::Closed;
-use crate::fault::Fault;
+use crate::fault::{Fault, User};
+
+const USER: User = User { section: "ledger", role: "ledger-rbac.yaml" };
 
 /// A ledger in custom resources of a Kubernetes cluster, 1.29 or newer. See `docs/kubernetes.md`.
 ///
@@ -161,7 +163,7 @@ impl KubernetesLedger {
         }
         let KubernetesLedgerConfig { namespace, kubeconfig, name, timeout } = config.clone();
         // Half of it, so that another API server may answer after one that does not.
-        let cluster = Cluster::new(kubeconfig, namespace, timeout / 2);
+        let cluster = Cluster::new(kubeconfig, namespace, timeout / 2, USER);
         Ok(Self { cluster, names: Names::of(&name), timeout, full: Full::default() })
     }
 

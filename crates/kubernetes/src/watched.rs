@@ -1,0 +1,130 @@
+//! One object of the cluster, kept by a watch: asked for once, and told of from then on.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::WatchEvent;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::client::{Cluster, Known, Place};
+use crate::fault::Fault;
+
+/// From the end of a watch to the next one.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is known of an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Sight<K> {
+    /// The object; `None` if there is none.
+    pub(crate) now: Option<K>,
+    /// What it was last, if there is none any more.
+    pub(crate) last: Option<K>,
+    /// When its mark was last seen to become another one.
+    pub(crate) marked: Instant,
+    /// Why it is not watched.
+    pub(crate) trouble: Option<String>,
+}
+
+/// The object, and the task that keeps it until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Watched<K> {
+    of: Arc<Of<K>>,
+    task: OnceLock<AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Of<K> {
+    cluster: Arc<Cluster>,
+    place: Place,
+    name: String,
+    /// What of the object is its mark.
+    mark: fn(&K) -> String,
+    /// `None` until it was asked for.
+    sight: Mutex<Option<Sight<K>>>,
+}
+
+impl<K> Drop for Watched<K> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+}
+
+impl<K: Known + 'static> Watched<K> {
+    /// Asks for nothing yet.
+    pub(crate) fn new(cluster: Arc<Cluster>, place: Place, name: &str, mark: fn(&K) -> String) -> Self {
+        let of = Of { cluster, place, name: name.to_owned(), mark, sight: Mutex::default() };
+        Self { of: Arc::new(of), task: OnceLock::new() }
+    }
+
+    /// What is known; `None` until it was asked for. The first call begins the watch.
+    pub(crate) fn sight(&self) -> Option<Sight<K>> {
+        self.task.get_or_init(|| tokio::spawn(keep(self.of.clone())).abort_handle());
+        self.of.sight().clone()
+    }
+
+    /// Asks for it anew.
+    pub(crate) async fn read(&self) -> Result<(), Fault> {
+        self.of.read().await.map(drop)
+    }
+}
+
+async fn keep<K: Known + 'static>(of: Arc<Of<K>>) {
+    loop {
+        if let Err(fault) = of.follow().await
+            && let Some(sight) = &mut *of.sight()
+        {
+            sight.trouble = Some(fault.to_string());
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl<K: Known + 'static> Of<K> {
+    fn sight(&self) -> MutexGuard<'_, Option<Sight<K>>> {
+        self.sight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read(&self) -> Result<String, Fault> {
+        let (object, version) = self.cluster.find(self.place, &self.name).await?;
+        self.is(object);
+        Ok(version)
+    }
+
+    async fn follow(&self) -> Result<(), Fault> {
+        let version = self.read().await?;
+        let heard = |event: Option<WatchEvent<K>>| match event {
+            Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.is(Some(object)),
+            Some(WatchEvent::Deleted(object)) => {
+                self.is(Some(object));
+                self.is(None);
+            }
+            // After an error the API server ends the watch, and all is asked anew.
+            Some(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) => {}
+            None => {
+                if let Some(sight) = &mut *self.sight() {
+                    sight.trouble = None;
+                }
+            }
+        };
+        self.cluster.watch(self.place, (&self.name, &version), heard).await
+    }
+
+    fn is(&self, object: Option<K>) {
+        let mut sight = self.sight();
+        let Some(sight) = &mut *sight else {
+            let last = object.clone();
+            *sight = Some(Sight { now: object, last, marked: Instant::now(), trouble: None });
+            return;
+        };
+        if let Some(object) = &object {
+            if sight.last.as_ref().map(self.mark) != Some((self.mark)(object)) {
+                sight.marked = Instant::now();
+            }
+            sight.last = Some(object.clone());
+        }
+        sight.now = object;
+    }
+}
