@@ -281,6 +281,9 @@ fn signals(
     if let Some(ec2) = config.ec2_status.clone() {
         signals.push(Arc::new(ec2.build().map_err(bad("ec2_status"))?));
     }
+    if let Some(nodes) = config.kubernetes_node.clone() {
+        signals.push(Arc::new(nodes.build().map_err(bad("kubernetes_node"))?));
+    }
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();
         let watched: Vec<_> =

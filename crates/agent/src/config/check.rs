@@ -52,6 +52,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let ec2_status = check.ec2_status(&ladders);
+    let kubernetes_node = check.kubernetes_node(&ladders);
     let Check { doc, warnings } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -96,6 +97,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         canaries,
         ontap_clients,
         ec2_status,
+        kubernetes_node,
         warnings,
     })
 }

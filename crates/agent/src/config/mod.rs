@@ -25,6 +25,7 @@ use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use kubernetes::KubernetesNodeConfig;
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
@@ -75,6 +76,8 @@ pub struct Config {
     pub ontap_clients: Option<OntapClientsConfig>,
     /// What EC2 says of the instances of hosts.
     pub ec2_status: Option<Ec2StatusConfig>,
+    /// What a Kubernetes cluster says of the nodes of hosts.
+    pub kubernetes_node: Option<KubernetesNodeConfig>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<Problem>,
 }

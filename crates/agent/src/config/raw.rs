@@ -14,6 +14,7 @@ use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use kubernetes::KubernetesNodeConfig;
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::Standby;
@@ -59,6 +60,7 @@ pub(crate) struct Raw {
     canary: Vec<CanaryConfig>,
     ontap_clients: Option<OntapClientsConfig>,
     ec2_status: Option<Ec2StatusConfig>,
+    kubernetes_node: Option<KubernetesNodeConfig>,
 }
 
 fn mode(_: &mut schemars::SchemaGenerator) -> Schema {

@@ -1,4 +1,4 @@
-//! The `[[peer]]`, `[[canary]]`, `[ontap_clients]` and `[ec2_status]` sections.
+//! The `[[peer]]`, `[[canary]]`, `[ontap_clients]`, `[ec2_status]` and `[kubernetes_node]` sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use aws::Ec2StatusConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use kubernetes::KubernetesNodeConfig;
 use ontap::clients::OntapClientsConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
@@ -86,14 +87,31 @@ impl Check<'_> {
     ) -> Option<Ec2StatusConfig> {
         let config: Ec2StatusConfig = self.doc.read("ec2_status")?;
         self.driver("ec2_status", config.clone().build().err().unwrap_or_default());
-        for host in config.hosts.keys().filter(|host| !fences.contains_key(&HostName((*host).clone()))) {
-            let remedy = "write the host's name as its [[host]] section has it";
-            self.doc.problem(
-                &format!("ec2_status.hosts.{host}"),
-                "there is no [[host]] of this name",
-                remedy,
-            );
-        }
+        self.are_hosts("ec2_status", config.hosts.keys(), fences);
         Some(config)
+    }
+
+    /// `fences` has every host that is configured.
+    pub(super) fn kubernetes_node(
+        &mut self,
+        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+    ) -> Option<KubernetesNodeConfig> {
+        let config: KubernetesNodeConfig = self.doc.read("kubernetes_node")?;
+        self.driver("kubernetes_node", config.clone().build().err().unwrap_or_default());
+        self.are_hosts("kubernetes_node", config.hosts.keys(), fences);
+        Some(config)
+    }
+
+    fn are_hosts<'a>(
+        &mut self,
+        section: &str,
+        hosts: impl Iterator<Item = &'a String>,
+        fences: &BTreeMap<HostName, Vec<FenceConfig>>,
+    ) {
+        for host in hosts.filter(|host| !fences.contains_key(&HostName((*host).clone()))) {
+            let remedy = "write the host's name as its [[host]] section has it";
+            let key = format!("{section}.hosts.{host}");
+            self.doc.problem_unseen(&key, "there is no [[host]] of this name", remedy);
+        }
     }
 }
