@@ -13,7 +13,10 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{GetParams, ListParams, ObjectList, PartialObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams, WatchEvent,
+    WatchParams,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Request;
 use kube::{Client, Config, Resource, ResourceExt};
@@ -272,7 +275,7 @@ impl Asking<'_> {
         let build = |namespace: Option<&str>| {
             Request::new(K::url_path(&(), namespace)).create(&writer(), body.clone()).map(strict)
         };
-        self.written("create", build).await
+        self.written("create", Place::Own, build).await
     }
 
     /// Replaces the version of an object that was read. `None`: there is another by now, which may be this very one.
@@ -281,9 +284,37 @@ impl Asking<'_> {
         let build = |namespace: Option<&str>| {
             Request::new(K::url_path(&(), namespace)).replace(&name, &writer(), body.clone()).map(strict)
         };
-        match self.written("update", build).await {
+        match self.written("update", Place::Own, build).await {
             // Who reads anew says that it is gone.
             Err(fault) if fault.is_absent(&name) => Ok(None),
+            result => result,
+        }
+    }
+
+    /// Every object with these labels.
+    pub(crate) async fn list<K: Known>(&self, labels: &str) -> Result<Vec<K>, Fault> {
+        let all = ListParams::default().labels(labels);
+        let build = |namespace: Option<&str>| Request::new(K::url_path(&(), namespace)).list(&all);
+        let found: ObjectList<K> = self.until_answered(("list", resource::<K>(), Place::Own), build).await?;
+        Ok(found.items)
+    }
+
+    /// Merges `patch` into an object that is somebody else's, so that what is not named stays as it is. `patch` names the
+    /// version that was read. `None`: there is another by now, which may be this very one. `dry`: it changes nothing.
+    pub(crate) async fn patch<K: Known>(
+        &self,
+        place: Place,
+        name: &str,
+        patch: &serde_json::Value,
+        dry: bool,
+    ) -> Result<Option<K>, Fault> {
+        let params = PatchParams { dry_run: dry, ..PatchParams::apply(WRITER) };
+        let build = |namespace: Option<&str>| {
+            Request::new(K::url_path(&(), namespace)).patch(name, &params, &Patch::Merge(patch))
+        };
+        match self.written("patch", place, build).await {
+            // Who reads anew says that it is gone.
+            Err(fault) if fault.is_absent(name) => Ok(None),
             result => result,
         }
     }
@@ -309,12 +340,13 @@ impl Asking<'_> {
         self.until_answered(what, build).await
     }
 
-    async fn written<K: Ours>(
+    async fn written<K: Known>(
         &self,
         verb: &'static str,
+        place: Place,
         build: impl Fn(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<Option<K>, Fault> {
-        match self.until_answered((verb, resource::<K>(), Place::Own), build).await {
+        match self.until_answered((verb, resource::<K>(), place), build).await {
             Ok(object) => Ok(Some(object)),
             // Another one is there, or none any more: who writes reads anew.
             Err(fault) if fault.code() == 409 => {
@@ -330,7 +362,7 @@ impl Asking<'_> {
         what: (&'static str, String, Place),
         build: impl Fn(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<T, Fault> {
-        let writes = matches!(what.0, "create" | "update");
+        let writes = matches!(what.0, "create" | "update" | "patch");
         let before = self.is_unsure();
         let mut open = before;
         loop {

@@ -1,20 +1,24 @@
-//! Kubernetes behind the ports of a recovery: the ledger, and a witness.
+//! Kubernetes behind the ports of a recovery: the ledger, a witness, and a broker's address.
 //!
 //! - [`KubernetesLedger`] (`kubernetes`) keeps the ledger in custom resources;
 //! - [`Nodes`] (`kubernetes_node`) tells what the cluster says of the nodes of hosts;
+//! - [`ServiceAddress`] (`kubernetes_service`) has a broker's own Service select the pod of this host;
 //! - [`definitions_yaml`] is what a cluster needs installed first.
 //!
-//! Deliberately absent: a Lease (that one has run out proves nothing about its holder), a read that a cache of the API
-//! server may answer (no request says `resourceVersion=0`), a retry that may do a thing twice, and any call before the
-//! first use.
+//! Deliberately absent: a fence (a kubelet that is frozen or cut off keeps its containers running), a Lease as a proof
+//! (that one has run out proves nothing about its holder), a read that a cache of the API server may answer (no request
+//! says `resourceVersion=0`), a retry that may do a thing twice, and any call before the first use.
 
 mod client;
 mod crd;
 mod fault;
 mod ledger;
+mod names;
 mod node;
+mod service;
 mod watched;
 
 pub use crd::definitions_yaml;
 pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
 pub use node::{KubernetesNodeConfig, Nodes};
+pub use service::{KubernetesServiceConfig, ServiceAddress};

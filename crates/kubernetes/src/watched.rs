@@ -12,6 +12,10 @@ use crate::fault::Fault;
 
 /// From the end of a watch to the next one.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the first one may take to be agreed to.
+const BEGINS_WITHIN: Duration = Duration::from_secs(3);
+/// Between two looks whether it is.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What is known of an object.
 #[derive(Debug, Clone)]
@@ -22,6 +26,8 @@ pub(crate) struct Sight<K> {
     pub(crate) last: Option<K>,
     /// When its mark was last seen to become another one.
     pub(crate) marked: Instant,
+    /// Whether a watch was agreed to or refused so far.
+    settled: bool,
     /// Why it is not watched.
     pub(crate) trouble: Option<String>,
 }
@@ -65,6 +71,22 @@ impl<K: Known + 'static> Watched<K> {
         self.of.sight().clone()
     }
 
+    /// The same, asked for if it was not, once the first watch is agreed to or refused: the first to know of it learns
+    /// what a watch lacks.
+    pub(crate) async fn settled(&self) -> Result<Option<Sight<K>>, Fault> {
+        if self.sight().is_none() {
+            self.read().await?;
+        }
+        let until = Instant::now() + BEGINS_WITHIN;
+        loop {
+            let sight = self.sight();
+            if sight.as_ref().is_some_and(|sight| sight.settled) || Instant::now() >= until {
+                return Ok(sight);
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
     /// Asks for it anew.
     pub(crate) async fn read(&self) -> Result<(), Fault> {
         self.of.read().await.map(drop)
@@ -76,7 +98,7 @@ async fn keep<K: Known + 'static>(of: Arc<Of<K>>) {
         if let Err(fault) = of.follow().await
             && let Some(sight) = &mut *of.sight()
         {
-            sight.trouble = Some(fault.to_string());
+            (sight.settled, sight.trouble) = (true, Some(fault.to_string()));
         }
         sleep(PAUSE).await;
     }
@@ -96,7 +118,11 @@ impl<K: Known + 'static> Of<K> {
     async fn follow(&self) -> Result<(), Fault> {
         let version = self.read().await?;
         let heard = |event: Option<WatchEvent<K>>| match event {
-            Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.is(Some(object)),
+            // What was read meanwhile may be newer.
+            Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) if self.is_new(&object) => {
+                self.is(Some(object));
+            }
+            Some(WatchEvent::Added(_) | WatchEvent::Modified(_)) => {}
             Some(WatchEvent::Deleted(object)) => {
                 self.is(Some(object));
                 self.is(None);
@@ -105,18 +131,27 @@ impl<K: Known + 'static> Of<K> {
             Some(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) => {}
             None => {
                 if let Some(sight) = &mut *self.sight() {
-                    sight.trouble = None;
+                    (sight.settled, sight.trouble) = (true, None);
                 }
             }
         };
         self.cluster.watch(self.place, (&self.name, &version), heard).await
     }
 
+    /// Whether it is no older than what is known. Versions that are no numbers are taken as they come.
+    fn is_new(&self, object: &K) -> bool {
+        let version = |object: &K| object.meta().resource_version.as_ref()?.parse::<u64>().ok();
+        let sight = self.sight();
+        let known = sight.as_ref().and_then(|sight| version(sight.now.as_ref()?));
+        known.zip(version(object)).is_none_or(|(known, told)| told >= known)
+    }
+
     fn is(&self, object: Option<K>) {
         let mut sight = self.sight();
         let Some(sight) = &mut *sight else {
             let last = object.clone();
-            *sight = Some(Sight { now: object, last, marked: Instant::now(), trouble: None });
+            let marked = Instant::now();
+            *sight = Some(Sight { now: object, last, marked, settled: false, trouble: None });
             return;
         };
         if let Some(object) = &object {

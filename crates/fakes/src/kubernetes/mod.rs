@@ -18,7 +18,7 @@ use crate::tls::Authority;
 
 pub use wire::{Fault, Wire};
 
-/// The folder with `bin/etcd`, `bin/kube-apiserver` and `bin/kubectl`, made by `cargo xtask setup --tier kubernetes`.
+/// The folder with `bin/etcd`, `bin/kube-apiserver`, `bin/kubectl` and the rest, made by `cargo xtask setup --tier kubernetes`.
 pub const BED: &str = "UNDERSTUDY_KUBERNETES_BED";
 
 /// How long an API server may need to be of use on a busy machine.
@@ -39,6 +39,9 @@ pub struct ControlPlane {
     etcd_port: u16,
     api_port: u16,
 }
+
+/// Controllers of a control plane, which end with this value.
+pub struct Controllers(Process);
 
 struct Process {
     program: PathBuf,
@@ -193,6 +196,23 @@ impl ControlPlane {
         }
     }
 
+    /// Starts these controllers of the controller manager, such as `endpointslice-controller`.
+    #[must_use]
+    pub fn controllers(&self, names: &str) -> Controllers {
+        let args = [
+            format!("--kubeconfig={}", self.dir().join("admin.kubeconfig").display()),
+            format!("--controllers={names}"),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ];
+        let name = "kube-controller-manager";
+        let log = self.dir().join(format!("{name}.log"));
+        let controllers =
+            Process { program: self.bin.join(name), args: args.to_vec(), log, child: Mutex::default() };
+        controllers.start();
+        Controllers(controllers)
+    }
+
     /// Kills the API server.
     pub fn kill_api(&self) {
         self.api.kill();
@@ -257,6 +277,12 @@ impl Drop for ControlPlane {
             eprintln!("the logs of the control plane are kept:{}", self.logs());
             drop(self.dir.take().map(TempDir::keep));
         }
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        self.0.kill();
     }
 }
 

@@ -37,6 +37,7 @@ use self::names::{Journal, Names};
 use crate::client::{Asking, Cluster};
 use crate::crd::Closed;
 use crate::fault::{Fault, User};
+use crate::names::is_label;
 
 const USER: User = User { section: "ledger", role: "ledger-rbac.yaml" };
 
@@ -102,13 +103,6 @@ impl KubernetesLedgerConfig {
         }
         problems
     }
-}
-
-/// Whether it is a label of a DNS name.
-fn is_label(text: &str, most: usize) -> bool {
-    let legal = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let dash = text.starts_with('-') || text.ends_with('-');
-    !text.is_empty() && text.len() <= most && text.bytes().all(legal) && !dash
 }
 
 /// The `kubernetes` ledger.

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use self::state::{Seen, state};
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
+use crate::names::is_name;
 use crate::watched::{Sight, Watched};
 
 const SIGNAL: &str = "kubernetes_node";
@@ -71,7 +72,7 @@ impl KubernetesNodeConfig {
         }
         let mut hosts = BTreeMap::new();
         for (host, node) in &self.hosts {
-            if !is_node(node) {
+            if !is_name(node) {
                 problems.push(format!(
                     "hosts.{host}: `{node}` is not the name of a node; `kubectl get nodes` lists them"
                 ));
@@ -96,16 +97,6 @@ impl KubernetesNodeConfig {
         };
         Ok(Nodes { hosts: self.hosts.into_iter().map(watched).collect(), period: self.period })
     }
-}
-
-/// Whether it is the name of an object that has a DNS name.
-fn is_node(text: &str) -> bool {
-    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    text.len() <= 253
-        && text.chars().all(legal)
-        && ends(text.chars().next())
-        && ends(text.chars().next_back())
 }
 
 /// What changes with each renewal.
@@ -133,21 +124,18 @@ struct Host {
 type Told = (Option<(Moment, Fact)>, Vec<String>);
 
 impl Host {
-    fn sights(&self) -> Option<(Sight<Node>, Sight<Lease>)> {
-        let (node, lease) = (self.node.sight(), self.lease.sight());
-        node.zip(lease)
-    }
-
     /// What the watches have brought; asked anew if the lease has run out, for a watch may be dead.
     async fn see(&self) -> Result<(Sight<Node>, Sight<Lease>), Fault> {
-        if let Some((node, lease)) = self.sights()
+        let (node, lease) = tokio::try_join!(self.node.settled(), self.lease.settled())?;
+        if let Some((node, lease)) = node.zip(lease)
             && node.now.is_some()
             && lease.marked.elapsed() <= holds(&lease)
         {
             return Ok((node, lease));
         }
         tokio::try_join!(self.node.read(), self.lease.read())?;
-        self.sights().ok_or_else(|| Fault::Setup("nothing was read".to_owned()))
+        let read = self.node.sight().zip(self.lease.sight());
+        read.ok_or_else(|| Fault::Setup("nothing was read".to_owned()))
     }
 
     async fn look(&self, host: &HostName, at: Moment, period: Duration) -> Told {
