@@ -54,6 +54,8 @@ pub struct Board {
     unregistered: BTreeMap<BrokerId, Absence>,
     /// What each platform said last of each host's machine, and for how long that counts.
     machines: BTreeMap<(HostName, &'static str), (Moment, MachineState, Duration)>,
+    /// What each signal remarked of a broker last, and for how long that counts.
+    remarks: BTreeMap<(BrokerId, &'static str), (Moment, String, Duration)>,
     /// What each check found last, when it began, and for how long that counts.
     checks: BTreeMap<Check, (Moment, Checked, Duration)>,
     sighted: BTreeMap<&'static str, Moment>,
@@ -164,6 +166,9 @@ impl Board {
             }
             Fact::Machine { host, state, counts_for } => {
                 self.machines.insert((host, signal), (at, state, counts_for));
+            }
+            Fact::Remark { broker, says, counts_for } => {
+                self.remarks.insert((broker, signal), (at, says, counts_for));
             }
             Fact::Address { broker, here } => drop(self.addresses.insert(broker, (at, here))),
             Fact::Checked { found, counts_for } => {
@@ -323,6 +328,7 @@ pub fn observe(
             outage: probe.and_then(|track| track.outage(board.leader_since)),
             since_stall: board.stalled.get(&id).map(|at| now.mono.since(*at)),
             logs: board.logs.get(&id).copied(),
+            remarks: remarks(board, id, now.mono),
             volumes: board.volumes.get(&id).filter(|(at, _)| fresh(*at)).map(|(_, usage)| *usage),
         };
         (id, seen)
@@ -350,6 +356,13 @@ pub fn observe(
         checks: checks(board, now.mono),
         working: BTreeSet::new(),
     }
+}
+
+/// What was remarked of a broker, as far as it still counts.
+fn remarks(board: &Board, broker: BrokerId, now: Moment) -> Vec<String> {
+    let all = board.remarks.iter().filter(|((of, _), _)| *of == broker);
+    let fresh = all.filter(|(_, (at, _, limit))| now.since(*at) <= *limit);
+    fresh.map(|(_, (_, says, _))| says.clone()).collect()
 }
 
 /// What the platform said of machines, as far as it still counts. Of several platforms that speak of one machine, one

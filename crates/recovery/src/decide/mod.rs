@@ -366,6 +366,7 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
             .and_then(|owner| seen.machines.get(owner).map(|machine| (owner, machine)))
             .map(|(owner, machine)| platform(owner, machine, here.silence())),
     );
+    said.extend(here.remarks.iter().map(|remark| format!("{remark} (no witness)")));
     said
 }
 

@@ -87,6 +87,15 @@ pub enum Fact {
         /// For how long that counts, unless the next one comes before.
         counts_for: Duration,
     },
+    /// What somebody says of a broker, for people: it decides nothing.
+    Remark {
+        /// The broker.
+        broker: BrokerId,
+        /// Who says what, in one line.
+        says: String,
+        /// For how long that counts, unless the next one comes before.
+        counts_for: Duration,
+    },
     /// Whether a broker's address is on this host.
     Address {
         /// The broker.

@@ -58,6 +58,9 @@ pub struct Seen {
     pub volumes: Option<VolumeUse>,
     /// What its next start would read through, as it said last: no witness.
     pub logs: Option<LogTail>,
+    /// What is said of it besides, for people: no witness.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// Who could write to a broker's storage lately, and to whom a write did not come back.

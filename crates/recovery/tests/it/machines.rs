@@ -50,6 +50,25 @@ fn what_the_platform_says_is_told_for_as_long_as_it_counts() {
 }
 
 #[test]
+fn a_remark_is_told_for_as_long_as_it_counts_and_decides_nothing() {
+    let says = "Kubernetes: there is no pod kafka-1-0";
+    let told = |second: u64| {
+        let mut board = Board::default();
+        let fact = Fact::Remark { broker: BROKER, says: says.to_owned(), counts_for: COUNTS_FOR };
+        board.record(Evidence { signal: "test", at: Moment(Duration::from_secs(40)), fact });
+        let now = Now { mono: Moment(Duration::from_secs(second)), ..World::new().now() };
+        let seen = observe(&board, &BTreeSet::from([BROKER]), Duration::from_secs(3), now);
+        sentences(BROKER, &seen).contains(&format!("{says} (no witness)"))
+    };
+    assert!(told(160) && !told(161));
+    let mut seen = seen_at(100, None);
+    let before = decide(BROKER, &seen, &World::topology(), &World::policy());
+    seen.brokers.get_mut(&BROKER).expect("observed").remarks.push(says.to_owned());
+    let after = decide(BROKER, &seen, &World::topology(), &World::policy());
+    assert_eq!(format!("{before:?}"), format!("{after:?}"));
+}
+
+#[test]
 fn of_two_platforms_one_that_says_that_the_machine_runs_is_believed() {
     let told = |board: &[(u64, &'static str, MachineState)]| {
         let mut seen = Board::default();
