@@ -2,6 +2,7 @@
 //!
 //! - [`KubernetesLedger`] (`kubernetes`) keeps the ledger in custom resources;
 //! - [`Nodes`] (`kubernetes_node`) tells what the cluster says of the nodes of hosts;
+//! - [`Pods`] (`kubernetes_pod`) tells people what becomes of brokers' own pods;
 //! - [`ServiceAddress`] (`kubernetes_service`) has a broker's own Service select the pod of this host;
 //! - [`definitions_yaml`] is what a cluster needs installed first.
 //!
@@ -15,10 +16,12 @@ mod fault;
 mod ledger;
 mod names;
 mod node;
+mod pod;
 mod service;
 mod watched;
 
 pub use crd::definitions_yaml;
 pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
 pub use node::{KubernetesNodeConfig, Nodes};
+pub use pod::{KubernetesPodConfig, Pods};
 pub use service::{KubernetesServiceConfig, ServiceAddress};
