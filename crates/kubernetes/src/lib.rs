@@ -1,9 +1,10 @@
-//! Kubernetes behind the ports of a recovery: the ledger, a witness, and a broker's address.
+//! Kubernetes behind the ports of a recovery: the ledger, a witness, a broker's address, and a taint.
 //!
 //! - [`KubernetesLedger`] (`kubernetes`) keeps the ledger in custom resources;
 //! - [`Nodes`] (`kubernetes_node`) tells what the cluster says of the nodes of hosts;
 //! - [`Pods`] (`kubernetes_pod`) tells people what becomes of brokers' own pods;
 //! - [`ServiceAddress`] (`kubernetes_service`) has a broker's own Service select the pod of this host;
+//! - [`Tainted`] keeps new pods off the node of a host that is fenced by other means;
 //! - [`definitions_yaml`] is what a cluster needs installed first.
 //!
 //! Deliberately absent: a fence (a kubelet that is frozen or cut off keeps its containers running), a Lease as a proof
@@ -18,6 +19,7 @@ mod names;
 mod node;
 mod pod;
 mod service;
+mod taint;
 mod watched;
 
 pub use crd::definitions_yaml;
@@ -25,3 +27,4 @@ pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
 pub use node::{KubernetesNodeConfig, Nodes};
 pub use pod::{KubernetesPodConfig, Pods};
 pub use service::{KubernetesServiceConfig, ServiceAddress};
+pub use taint::{KubernetesTaintConfig, Tainted};

@@ -1,0 +1,357 @@
+//! A node that is kept from new pods while the host that it is stands fenced. It is beside the fences of a host, and
+//! none itself: a kubelet that is frozen or cut off keeps its containers running, whatever is written at its node.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use recovery::model::{Epoch, HostName};
+use recovery::ports::{Fence, Note, Proof, StepError};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Cluster, Place};
+use crate::fault::{Fault, User};
+use crate::names::is_name;
+
+const DRIVER: &str = "kubernetes";
+const USER: User = User { section: "host.kubernetes", role: "taint-rbac.yaml" };
+
+/// The taint. Nothing else of the node is touched, so that lifting it leaves a person's cordon alone.
+const KEY: &str = "understudy.dev/fenced";
+/// New pods go elsewhere, and those that are there are left alone.
+const EFFECT: &str = "NoSchedule";
+
+/// How long one question may take.
+const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long a takeover waits for the taint: it is a courtesy, and the broker is down.
+const IN_A_TAKEOVER: Duration = Duration::from_secs(1);
+/// How long a person waits.
+const FOR_A_PERSON: Duration = Duration::from_secs(10);
+/// After somebody else has written the node.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// The node of a Kubernetes cluster that the host is. Once a fence of the host is proven, the node gets the taint
+/// `understudy.dev/fenced`, as a cordon does: no new pod is put on it until `understudy rejoin` lifts the fence. See
+/// `docs/kubernetes.md`.
+///
+/// It proves nothing, and waits for nothing: the fences do, and a taint that cannot be written is told and no more.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesTaintConfig {
+    /// The name of the node.
+    pub node: String,
+    /// A kubeconfig, as in `[ledger]`.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl KubernetesTaintConfig {
+    /// Every bad value, as `key: what is wrong`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !is_name(&self.node) {
+            let node = &self.node;
+            problems
+                .push(format!("node: `{node}` is not the name of a node; `kubectl get nodes` lists them"));
+        }
+        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
+            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
+        }
+        problems
+    }
+
+    /// The same fence, with the taint beside it.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn build(self, fence: Arc<dyn Fence>) -> Result<Tainted, Vec<String>> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let cluster = Cluster::new(self.kubeconfig, None, ATTEMPT, USER);
+        Ok(Tainted { fence, node: self.node, cluster })
+    }
+}
+
+/// A fence with a taint beside it; see [`KubernetesTaintConfig`]. Whatever is proven, the fence proves.
+pub struct Tainted {
+    fence: Arc<dyn Fence>,
+    node: String,
+    cluster: Cluster,
+}
+
+impl Tainted {
+    /// Has the node have the taint of an epoch, or none. Returns whether that changed anything. `dry`: it does not.
+    async fn set(&self, value: Option<&str>, dry: bool) -> Result<bool, String> {
+        let said = |fault: Fault| fault.to_string();
+        loop {
+            let (node, _) = self.cluster.find::<Node>(Place::Cluster, &self.node).await.map_err(said)?;
+            let node = node.ok_or_else(|| self.is_absent())?;
+            let was = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            let mut taints: Vec<Taint> = was.iter().filter(|taint| taint.key != KEY).cloned().collect();
+            taints.extend(value.map(|value| Taint {
+                key: KEY.to_owned(),
+                value: Some(value.to_owned()),
+                effect: EFFECT.to_owned(),
+                ..Taint::default()
+            }));
+            if taints == was && !dry {
+                return Ok(false);
+            }
+            let patch = json!({
+                "metadata": { "resourceVersion": node.metadata.resource_version },
+                "spec": { "taints": taints },
+            });
+            let asking = self.cluster.ask();
+            let patched = asking.patch::<Node>(Place::Cluster, &self.node, &patch, dry).await;
+            if patched.map_err(said)?.is_some() {
+                return Ok(true);
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn is_absent(&self) -> String {
+        format!(
+            "the cluster has no node {}: correct {}.node; `kubectl get nodes` lists them",
+            self.node, USER.section
+        )
+    }
+
+    async fn set_within(&self, value: Option<&str>, dry: bool, limit: Duration) -> Result<bool, String> {
+        let late = || format!("the API server did not answer within {limit:?}");
+        timeout(limit, self.set(value, dry)).await.map_err(|_| late())?
+    }
+
+    fn failed(&self, action: &str, why: String) -> StepError {
+        let action = format!("{action} node {}", self.node);
+        StepError::Failed { driver: DRIVER, action, source: why.into() }
+    }
+
+    async fn look(&self) -> Result<Note, StepError> {
+        match self.set_within(Some("check"), true, FOR_A_PERSON).await {
+            Ok(_) => {
+                Ok(Note::new(format!("node {} can be tainted, beside what the fences prove", self.node)))
+            }
+            Err(why) => Err(self.failed("see whether it can taint", why)),
+        }
+    }
+}
+
+#[async_trait]
+impl Fence for Tainted {
+    fn name(&self) -> &str {
+        self.fence.name()
+    }
+
+    /// The taint comes after the fence, and its failure is a warning.
+    async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        let note = self.fence.fence(host, epoch).await?;
+        Ok(match self.set_within(Some(&format!("epoch-{epoch}")), false, IN_A_TAKEOVER).await {
+            Ok(_) => Note { text: format!("{}; its node {} is tainted", note.text, self.node), ..note },
+            Err(why) => {
+                let node = &self.node;
+                note.warn([format!("node {node} is not tainted ({why}): `kubectl cordon {node}`")])
+            }
+        })
+    }
+
+    async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError> {
+        self.fence.prove(host, epoch).await
+    }
+
+    async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
+        let note = self.fence.lift(host).await?;
+        let removed = self.set_within(None, false, FOR_A_PERSON).await;
+        let removed = removed.map_err(|why| self.failed("take the taint off", why))?;
+        let said = if removed { "lost its taint" } else { "has no taint of ours" };
+        Ok(Note { text: format!("{}; its node {} {said}", note.text, self.node), ..note })
+    }
+
+    async fn check(&self, host: &HostName) -> Result<Note, StepError> {
+        let note = self.fence.check(host).await?;
+        let tainted = self.look().await?;
+        Ok(Note { text: format!("{}; {}", note.text, tainted.text), ..note })
+    }
+
+    async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
+        let mut checks = self.fence.checks(host).await;
+        checks.push((DRIVER.to_owned(), self.look().await));
+        checks
+    }
+
+    async fn has_power(&self, host: &HostName) -> Option<bool> {
+        self.fence.has_power(host).await
+    }
+
+    fn leaves_running(&self) -> bool {
+        self.fence.leaves_running()
+    }
+
+    async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        self.fence.finish(host, epoch).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use fakes::kubernetes::{ADMIN, ControlPlane, STRANGER};
+    use recovery::ports::chain;
+
+    use super::*;
+
+    const RBAC: &str = include_str!("../../../deploy/kubernetes/taint-rbac.yaml");
+    const HOST: &str = "kafka-1";
+
+    /// A fence that does as it is told to, and notes what it was asked for.
+    #[derive(Default)]
+    struct Device {
+        fails: bool,
+        asked: Mutex<Vec<&'static str>>,
+    }
+
+    impl Device {
+        fn answer(&self, what: &'static str) -> Result<Note, StepError> {
+            self.asked.lock().unwrap().push(what);
+            if self.fails {
+                let (driver, action, why) = ("device", what.to_owned(), "it is broken".to_owned());
+                return Err(StepError::Refused { driver, action, why });
+            }
+            Ok(Note::new(format!("device: {what}")))
+        }
+    }
+
+    #[async_trait]
+    impl Fence for Device {
+        fn name(&self) -> &'static str {
+            "device"
+        }
+        async fn fence(&self, _host: &HostName, _epoch: Epoch) -> Result<Note, StepError> {
+            self.answer("fence")
+        }
+        async fn prove(&self, host: &HostName, _epoch: Epoch) -> Result<Proof, StepError> {
+            let note = self.answer("prove")?;
+            Ok(Proof { host: host.clone(), by: "device".to_owned(), note })
+        }
+        async fn lift(&self, _host: &HostName) -> Result<Note, StepError> {
+            self.answer("lift")
+        }
+        async fn check(&self, _host: &HostName) -> Result<Note, StepError> {
+            self.answer("check")
+        }
+    }
+
+    fn tainted(plane: &ControlPlane, token: &str, device: Device) -> Tainted {
+        let kubeconfig = Some(plane.kubeconfig(token, None));
+        let config = KubernetesTaintConfig { node: "node-a".to_owned(), kubeconfig };
+        config.build(Arc::new(device)).unwrap()
+    }
+
+    fn taints(plane: &ControlPlane) -> String {
+        let path = "jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}";
+        let said = plane.kubectl(&["get", "node", "node-a", "-o", path], "").unwrap();
+        // What the API server itself puts at a node that has never been ready.
+        said.replace("node.kubernetes.io/not-ready=:NoSchedule ", "").trim().to_owned()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_node_is_tainted_while_its_host_is_fenced_and_nothing_is_proven_by_it() {
+        let Some(plane) = ControlPlane::start() else { return };
+        let (host, epoch) = (HostName::from(HOST), Epoch(7));
+        plane.kubectl(&["create", "namespace", "kafka"], "").unwrap();
+        plane.kubectl(&["apply", "-f", "-"], RBAC).unwrap();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+        plane.kubectl(&["apply", "-f", "-"], &node.to_string()).unwrap();
+        plane.kubectl(&["taint", "node", "node-a", "dedicated=kafka:NoExecute"], "").unwrap();
+        let own = "dedicated=kafka:NoExecute";
+        let token = plane.token("understudy", "kafka").unwrap();
+        let fence = tainted(&plane, &token, Device::default());
+        check_until(&fence, &host, |checks| checks.iter().all(Result::is_ok)).await;
+        assert_eq!(taints(&plane), own, "a check changes nothing");
+
+        let note = fence.fence(&host, epoch).await.unwrap().text;
+        assert_eq!(note, "device: fence; its node node-a is tainted");
+        assert_eq!(taints(&plane), format!("{own} understudy.dev/fenced=epoch-7:NoSchedule"));
+        fence.fence(&host, Epoch(8)).await.unwrap();
+        assert_eq!(taints(&plane), format!("{own} understudy.dev/fenced=epoch-8:NoSchedule"));
+        plane.kubectl(&["cordon", "node-a"], "").unwrap();
+        fence.lift(&host).await.unwrap();
+        assert!(taints(&plane).starts_with(own) && !taints(&plane).contains(KEY), "{}", taints(&plane));
+        let cordoned = plane.kubectl(&["get", "node", "node-a", "-o", "jsonpath={.spec.unschedulable}"], "");
+        assert_eq!(cordoned.unwrap(), "true", "a person's cordon stays");
+        fence.lift(&host).await.unwrap();
+
+        let broken = tainted(&plane, ADMIN, Device { fails: true, ..Device::default() });
+        broken.fence(&host, epoch).await.unwrap_err();
+        assert!(!taints(&plane).contains(KEY), "a host that is not fenced is left alone: {}", taints(&plane));
+        plane.kubectl(&["taint", "node", "node-a", &format!("{KEY}=epoch-7:NoSchedule")], "").unwrap();
+        broken.prove(&host, epoch).await.unwrap_err();
+        without_each_right_it_is_told(&plane, &host, &token).await;
+        what_cannot_be_tainted_is_fenced_all_the_same(&plane, &host).await;
+    }
+
+    async fn check_until(
+        fence: &Tainted,
+        host: &HostName,
+        is: impl Fn(&[Result<String, String>]) -> bool,
+    ) -> Vec<Result<String, String>> {
+        let begun = std::time::Instant::now();
+        loop {
+            let checks = fence.checks(host).await.into_iter();
+            let said: Vec<_> =
+                checks.map(|(_, said)| said.map(|note| note.text).map_err(|error| chain(&error))).collect();
+            if is(&said) {
+                return said;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "{said:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn without_each_right_it_is_told(plane: &ControlPlane, host: &HostName, token: &str) {
+        for (left, missing) in [("patch", "list"), ("list", "patch")] {
+            let role = json!({"rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": [left]}]});
+            let patch = ["patch", "clusterrole", "understudy-taint", "--type=merge", "-p", &role.to_string()];
+            plane.kubectl(&patch, "").unwrap();
+            let fence = tainted(plane, token, Device::default());
+            let denied = format!("may not {missing} nodes of the cluster");
+            let said = |checks: &[Result<String, String>]| {
+                checks.iter().any(|said| said.as_ref().is_err_and(|why| why.contains(&denied)))
+            };
+            check_until(&fence, host, said).await;
+        }
+    }
+
+    async fn what_cannot_be_tainted_is_fenced_all_the_same(plane: &ControlPlane, host: &HostName) {
+        let stranger = tainted(plane, STRANGER, Device::default());
+        let note = stranger.fence(host, Epoch(7)).await.unwrap();
+        let warned = note.to_string();
+        assert!(
+            warned.contains("node node-a is not tainted") && warned.contains("kubectl cordon node-a"),
+            "{warned}"
+        );
+        assert!(warned.contains("deploy/kubernetes/taint-rbac.yaml"), "{warned}");
+        assert_eq!(stranger.prove(host, Epoch(7)).await.unwrap().by, "device");
+        plane.freeze_api();
+        let begun = std::time::Instant::now();
+        let note = tainted(plane, ADMIN, Device::default()).fence(host, Epoch(7)).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(note.to_string().contains("did not answer within 1s"), "{note}");
+        plane.thaw_api();
+    }
+
+    #[test]
+    fn every_bad_value_is_told() {
+        let text = "node = \"Node_A\"\nkubeconfig = \"k\"";
+        assert_eq!(toml::from_str::<KubernetesTaintConfig>(text).unwrap().problems().len(), 2);
+    }
+}
