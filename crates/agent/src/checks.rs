@@ -120,6 +120,9 @@ pub(crate) async fn go_through(world: &Arc<World>, config: &Config) -> Vec<Found
     found.into_iter().flat_map(one).collect()
 }
 
+/// The signals that tell of hosts' machines and of brokers' pods.
+const PLATFORMS: [&str; 3] = ["ec2_status", "kubernetes_node", "kubernetes_pod"];
+
 /// Every check, in the order in which it is reported.
 pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
     let host = || world.clone();
@@ -140,6 +143,10 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         let w = host();
         let check = Check::Signal("ontap_clients".to_owned());
         all.push(Look::by_hand(check, move || looks::counted(w.clone())));
+    }
+    for signal in world.signals.iter().map(|signal| signal.name()).filter(|name| PLATFORMS.contains(name)) {
+        let w = host();
+        all.push(Look::by_hand(Check::Signal(signal.to_owned()), move || looks::platform(w.clone(), signal)));
     }
     for fenced in world.ports.fences.keys() {
         let (check, fenced, w) = (Check::Fence(fenced.clone()), fenced.clone(), host());

@@ -129,6 +129,24 @@ fn seen(world: &World, signal: &str, fact: Fact) -> Option<Item> {
     }
 }
 
+/// What a platform tells of hosts' machines and of brokers' pods. Without it a takeover waits for another witness, and
+/// for no more.
+pub(super) async fn platform(world: Arc<World>, name: &'static str) -> Vec<Item> {
+    let Some(signal) = world.signals.iter().find(|signal| signal.name() == name) else { return Vec::new() };
+    let facts = signal.look(world.ports.clock.as_ref()).await.into_iter().map(|evidence| evidence.fact);
+    let item = || format!("signal {name}");
+    let told = |fact| match fact {
+        Fact::Machine { host, state, .. } => Some(Item::ok(item(), format!("the machine of {host} {state}"))),
+        Fact::Remark { broker, says, .. } => Some(Item::ok(item(), format!("broker {broker}: {says}"))),
+        Fact::Blind { why } => {
+            let remedy = "until it sees, it tells nothing where the cluster says nothing of a broker";
+            Some(Item::warn(item(), why, remedy))
+        }
+        _ => None,
+    };
+    facts.filter_map(told).collect()
+}
+
 /// Whether the storage tells its counters. Without them a takeover works as well.
 pub(super) async fn counted(world: Arc<World>) -> Vec<Item> {
     let mut items = Vec::new();
