@@ -94,7 +94,7 @@ impl World {
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), run_here);
         let (ledger, clients) = (known(config, joins)?, Arc::default());
         let ports = Ports {
-            fences: fences(described, &config.own_addresses)?,
+            fences: fences(described, config)?,
             storage: storage(config)?,
             addresses: addresses(config, &clients)?,
             broker_host: broker_host.map_err(bad("broker_host"))?,
@@ -197,12 +197,16 @@ fn described(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeMap<HostName
 
 fn fences(
     fences: BTreeMap<HostName, Vec<FenceConfig>>,
-    own: &BTreeMap<HostName, IpAddr>,
+    config: &Config,
 ) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
     let ladders = fences.into_iter().map(|(host, ladder)| {
         let rungs: Result<Vec<_>, _> = ladder.into_iter().map(FenceConfig::build).collect();
-        let ladder = Ladder::new(rungs.map_err(bad("host.fence"))?).of_the_host_at(own.get(&host).copied());
-        let ladder: Arc<dyn Fence> = Arc::new(ladder);
+        let own = config.own_addresses.get(&host).copied();
+        let ladder = Ladder::new(rungs.map_err(bad("host.fence"))?).of_the_host_at(own);
+        let mut ladder: Arc<dyn Fence> = Arc::new(ladder);
+        if let Some(taint) = config.taints.get(&host).cloned() {
+            ladder = Arc::new(taint.build(ladder).map_err(bad("host.kubernetes"))?);
+        }
         Ok((host, ladder))
     });
     ladders.collect()
@@ -283,6 +287,9 @@ fn signals(
     }
     if let Some(nodes) = config.kubernetes_node.clone() {
         signals.push(Arc::new(nodes.build().map_err(bad("kubernetes_node"))?));
+    }
+    if let Some(pods) = config.kubernetes_pod.clone() {
+        signals.push(Arc::new(pods.build().map_err(bad("kubernetes_pod"))?));
     }
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();

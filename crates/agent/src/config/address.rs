@@ -7,6 +7,7 @@ use std::time::Duration;
 use aws::{RouteConfig, SecondaryIpConfig};
 use drivers::address::NetlinkConfig;
 use drivers::clients::KnownClients;
+use kubernetes::KubernetesServiceConfig;
 use recovery::model::Endpoint;
 use recovery::ports::Address;
 use schemars::JsonSchema;
@@ -22,6 +23,8 @@ pub enum AddressConfig {
     Ec2SecondaryIp(SecondaryIpConfig),
     /// By routes of a VPC to an EC2 interface of this host, in whatever zone. See `docs/aws.md`.
     Ec2Route(RouteConfig),
+    /// By the selector of a Service of the broker's own, in Kubernetes. See `docs/kubernetes.md`.
+    KubernetesService(KubernetesServiceConfig),
 }
 
 /// A VPC answers for every address itself, so that the link is not asked who has it.
@@ -50,16 +53,18 @@ impl AddressConfig {
                 let link = link(&config.address, &config.interface).build(clients);
                 Ok(Arc::new(config.build(link.map(|link| Arc::new(link) as _), others)?))
             }
+            Self::KubernetesService(config) => Ok(Arc::new(config.build()?)),
         }
     }
 
-    /// The address that moves, without its prefix; `None` if the configuration is wrong.
+    /// The address that moves, without its prefix; `None` if the configuration is wrong, or what moves is no address.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Netlink(config) => config.ip(),
             Self::Ec2SecondaryIp(SecondaryIpConfig { address, interface, .. })
             | Self::Ec2Route(RouteConfig { address, interface, .. }) => link(address, interface).ip(),
+            Self::KubernetesService(_) => None,
         }
     }
 
@@ -70,6 +75,16 @@ impl AddressConfig {
             Self::Netlink(config) => &config.address,
             Self::Ec2SecondaryIp(config) => &config.address,
             Self::Ec2Route(config) => &config.address,
+            Self::KubernetesService(config) => &config.service,
+        }
+    }
+
+    /// The key that says what moves.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Netlink(_) | Self::Ec2SecondaryIp(_) | Self::Ec2Route(_) => "address",
+            Self::KubernetesService(_) => "service",
         }
     }
 }

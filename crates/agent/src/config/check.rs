@@ -1,7 +1,7 @@
 //! Raw → checked. Every check notes what it finds and goes on, so that one run shows everything.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let policy = check.policy(mode);
     let ledger = check.ledger();
     let (ladders, names) = check.hosts();
+    let taints = check.taints();
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
@@ -53,6 +54,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let ec2_status = check.ec2_status(&ladders);
     let kubernetes_node = check.kubernetes_node(&ladders);
+    let kubernetes_pod = check.kubernetes_pod(&brokers.drivers);
     let Check { doc, warnings } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -90,6 +92,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         cluster,
         ledger,
         fences: ladders,
+        taints,
         broker_host,
         brokers,
         own_addresses,
@@ -98,6 +101,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         ontap_clients,
         ec2_status,
         kubernetes_node,
+        kubernetes_pod,
         warnings,
     })
 }
@@ -398,12 +402,16 @@ impl Check<'_> {
         listener: Option<&Endpoint>,
         taken: &mut Taken,
     ) {
-        let (key, moved) = (format!("{section}.address.address"), address.address());
+        let (key, moved) = (format!("{section}.address.{}", address.key()), address.address());
         self.once(&mut taken.values, key, format!("address {moved}"));
         if let Err(said) = address.clone().build(Arc::default(), Vec::new()) {
             self.driver(&format!("{section}.address"), said);
         }
-        self.listener_is_moved(&format!("{section}.listener"), listener, moved);
+        let key = format!("{section}.listener");
+        match address {
+            AddressConfig::KubernetesService(_) => self.listener_is_service(&key, listener, moved),
+            _ => self.listener_is_moved(&key, listener, moved),
+        }
     }
 
     fn log_dir(&mut self, key: String, dir: &Path, taken: &mut Taken) {
@@ -425,11 +433,20 @@ impl Check<'_> {
         self.doc.problem(key, format!("is taken by {other}"), "two brokers cannot share it");
     }
 
+    /// The same of a Service, whose own address nobody but the cluster knows.
+    fn listener_is_service(&mut self, key: &str, listener: Option<&Endpoint>, service: &str) {
+        let Some(host) = listener.map(|listener| listener.host.as_str()) else { return };
+        if host.parse::<IpAddr>().is_err() && host.split('.').next() != Some(service) {
+            let reason = format!("is not the Service that moves ({service})");
+            self.doc.problem(key, reason, "clients would not find the broker after a takeover");
+        }
+    }
+
     /// Clients reach the broker at its listener: it must be what moves. A name is resolved by `check`.
     fn listener_is_moved(&mut self, key: &str, listener: Option<&Endpoint>, moved: &str) {
         let moved = moved.split('/').next().unwrap_or_default();
-        let listener = listener.and_then(|listener| listener.host.parse::<std::net::IpAddr>().ok());
-        if let (Some(listener), Ok(moved)) = (listener, moved.parse::<std::net::IpAddr>())
+        let listener = listener.and_then(|listener| listener.host.parse::<IpAddr>().ok());
+        if let (Some(listener), Ok(moved)) = (listener, moved.parse::<IpAddr>())
             && listener != moved
         {
             let reason = format!("is not on the address that moves ({moved})");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::config::FenceConfig;
 use drivers::health_signal::peer::PeerConfig;
+use kubernetes::KubernetesTaintConfig;
 use recovery::model::HostName;
 use recovery::policy::Mode;
 
@@ -25,6 +26,32 @@ pub(crate) fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet
 }
 
 impl Check<'_> {
+    /// The nodes that hosts are, where they are to be tainted beside what fences them.
+    pub(super) fn taints(&mut self) -> BTreeMap<HostName, KubernetesTaintConfig> {
+        let mut taints = BTreeMap::new();
+        for i in 0..self.doc.len("host") {
+            let section = format!("host[{i}].kubernetes");
+            if !self.doc.has(&section) {
+                continue;
+            }
+            let (name, config) = (self.doc.read(&format!("host[{i}].name")), self.doc.read(&section));
+            let (Some(name), Some(config)): (Option<String>, Option<KubernetesTaintConfig>) = (name, config)
+            else {
+                continue;
+            };
+            if self.doc.len(&format!("host[{i}].fence")) == 0 {
+                let reason =
+                    "taints a node, which proves nothing: its containers may run on, and Kafka in them";
+                let remedy = "add a [[host.fence]] that proves, such as power, `ec2_stop`, or `ontap_export` for the \
+                              node's address";
+                self.doc.problem(&section, reason, remedy);
+            }
+            self.driver(&section, config.problems());
+            taints.insert(HostName(name), config);
+        }
+        taints
+    }
+
     /// Where hosts answer by themselves: as configured, or where the agent there does.
     pub(super) fn own_addresses(
         &mut self,

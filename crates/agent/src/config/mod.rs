@@ -25,7 +25,7 @@ use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
-use kubernetes::KubernetesNodeConfig;
+use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig, KubernetesTaintConfig};
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
@@ -62,6 +62,8 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// The fences of every host, in order.
     pub fences: BTreeMap<HostName, Vec<FenceConfig>>,
+    /// The nodes of Kubernetes that are tainted beside those.
+    pub taints: BTreeMap<HostName, KubernetesTaintConfig>,
     /// How Kafka is run here.
     pub broker_host: BrokerHostConfig,
     /// The drivers of every guarded broker.
@@ -78,6 +80,8 @@ pub struct Config {
     pub ec2_status: Option<Ec2StatusConfig>,
     /// What a Kubernetes cluster says of the nodes of hosts.
     pub kubernetes_node: Option<KubernetesNodeConfig>,
+    /// What a Kubernetes cluster says of brokers' own pods.
+    pub kubernetes_pod: Option<KubernetesPodConfig>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<Problem>,
 }

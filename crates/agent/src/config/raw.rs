@@ -14,7 +14,7 @@ use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
-use kubernetes::KubernetesNodeConfig;
+use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig, KubernetesTaintConfig};
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::Standby;
@@ -61,6 +61,7 @@ pub(crate) struct Raw {
     ontap_clients: Option<OntapClientsConfig>,
     ec2_status: Option<Ec2StatusConfig>,
     kubernetes_node: Option<KubernetesNodeConfig>,
+    kubernetes_pod: Option<KubernetesPodConfig>,
 }
 
 fn mode(_: &mut schemars::SchemaGenerator) -> Schema {
@@ -126,6 +127,7 @@ struct RawHost {
     /// proven, such as the outlets of two power supplies, are one section with `driver = "all_of"`.
     #[schemars(default)]
     fence: Vec<FenceConfig>,
+    kubernetes: Option<KubernetesTaintConfig>,
 }
 
 /// A broker that this host may take over.

@@ -1,4 +1,4 @@
-//! The `[[peer]]`, `[[canary]]`, `[ontap_clients]`, `[ec2_status]` and `[kubernetes_node]` sections.
+//! The `[[peer]]`, `[[canary]]`, `[ontap_clients]`, `[ec2_status]`, `[kubernetes_node]` and `[kubernetes_pod]` sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use aws::Ec2StatusConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
-use kubernetes::KubernetesNodeConfig;
+use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig};
 use ontap::clients::OntapClientsConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
@@ -99,6 +99,20 @@ impl Check<'_> {
         let config: KubernetesNodeConfig = self.doc.read("kubernetes_node")?;
         self.driver("kubernetes_node", config.clone().build().err().unwrap_or_default());
         self.are_hosts("kubernetes_node", config.hosts.keys(), fences);
+        Some(config)
+    }
+
+    pub(super) fn kubernetes_pod(
+        &mut self,
+        brokers: &BTreeMap<BrokerId, BrokerConfig>,
+    ) -> Option<KubernetesPodConfig> {
+        let config: KubernetesPodConfig = self.doc.read("kubernetes_pod")?;
+        let guarded = |id: &String| id.parse().is_ok_and(|id| brokers.contains_key(&BrokerId(id)));
+        for id in config.pods.keys().filter(|id| !guarded(id)) {
+            let key = format!("kubernetes_pod.pods.{id}");
+            self.doc.problem_unseen(&key, "there is no [[broker]] of this id", "write the broker's id");
+        }
+        self.driver("kubernetes_pod", config.clone().build().err().unwrap_or_default());
         Some(config)
     }
 

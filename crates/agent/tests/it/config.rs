@@ -143,6 +143,43 @@ fn hosts_on_ec2_mean_what_they_say() {
 }
 
 #[test]
+fn a_pod_of_kubernetes_means_what_it_says() {
+    let path = root().join("deploy/examples/standby-pod.toml");
+    let config = Config::load(&path).unwrap();
+    assert_eq!(config.topology.brokers[&recovery::model::BrokerId(1)].address.as_deref(), Some("kafka-1"));
+    assert!(config.kubernetes_node.is_some());
+
+    let text = fs::read_to_string(&path).unwrap();
+    let wrong = text
+        .replace("hosts = { kafka-1-0", "hosts = { kafka-9-0")
+        .replace("pods = { 1 =", "pods = { 9 =")
+        .replace("listener = \"kafka-1.kafka.svc", "listener = \"kafka-2.kafka.svc")
+        .replace("pod = \"standby-0\"", "pod = \"Standby_0\"");
+    let error = Config::parse(&path, &wrong).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+    let expected = [
+        "kubernetes_node.hosts.kafka-9-0",
+        "kubernetes_pod.pods.9",
+        "broker[0].listener",
+        "broker[0].address.pod",
+    ];
+    assert_eq!(keys, expected, "{error}");
+    // A taint is no fence.
+    let (fence, taint) = (text.find("[[host.fence]]").unwrap(), text.find("[host.kubernetes]").unwrap());
+    let unfenced = format!("{}{}", &text[..fence], &text[taint..]);
+    let error = Config::parse(&path, &unfenced).unwrap_err();
+    let [problem] = error.problems.as_slice() else { panic!("{error}") };
+    assert_eq!(problem.key, "host[0].kubernetes");
+    assert!(
+        problem.reason.contains("proves nothing") && problem.remedy.contains("[[host.fence]]"),
+        "{error}"
+    );
+    // An address that is typed is the Service's own, for all that is known here.
+    let typed = text.replace("listener = \"kafka-1.kafka.svc", "listener = \"10.96.0.11");
+    Config::parse(&path, &typed).unwrap();
+}
+
+#[test]
 fn peers_and_canaries_mean_what_they_say() {
     let path = root().join("deploy/examples/standby.toml");
     let config = Config::load(&path).unwrap();
