@@ -10,7 +10,6 @@ use crate::bed::{Link, World, fault, links, policy, policy_without, words};
 use crate::way_back::Others;
 
 const EPOCH: Epoch = Epoch(1);
-const MOVED: &str = "10.99.0.11";
 const TO: &str = "10.99.0.11/32";
 
 /// The driver on the host of `eni-b`, in another zone than `eni-a` of the old one. Table `rtb-1` sends the address to the
