@@ -154,7 +154,7 @@ fn every_host_that_may_write_has_to_be_off() {
     let both = [(60, "kafka-1", off()), (60, "standby-2", off())];
     assert!(!is_one_witness(&decided_about(&writers, &both, None)));
     for one in both {
-        assert!(is_one_witness(&decided_about(&writers, &[one.clone()], None)), "{one:?}");
+        assert!(is_one_witness(&decided_about(&writers, std::slice::from_ref(&one), None)), "{one:?}");
     }
 }
 
