@@ -164,15 +164,16 @@ async fn a_route_that_a_third_party_changes_is_found_meanwhile_and_later() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_before_any_order() {
-    let table =
-        |id: &'static str| move |ec2| RouteConfig { route_tables: [id.to_owned()].into(), ..config(ec2) };
-    let address = |ec2| RouteConfig { address: "10.20.1.11/32".to_owned(), ..config(ec2) };
-    let cases: [(&str, Box<dyn Fn(Ec2Config) -> RouteConfig>); 3] = [
-        ("vpc-1 has no route table rtb-4: correct route_tables", Box::new(table("rtb-4"))),
-        ("vpc-1 has no route table rtb-9: correct route_tables", Box::new(table("rtb-9"))),
-        ("10.20.1.11 is in 10.20.1.0/24, a network of vpc-1 itself", Box::new(address)),
-    ];
-    for (expected, config) in cases {
+    for (expected, table, address) in [
+        ("vpc-1 has no route table rtb-4: correct route_tables", "rtb-4", TO),
+        ("vpc-1 has no route table rtb-9: correct route_tables", "rtb-9", TO),
+        ("10.20.1.11 is in 10.20.1.0/24, a network of vpc-1 itself", "rtb-1", "10.20.1.11/32"),
+    ] {
+        let config = |ec2| RouteConfig {
+            route_tables: [table.to_owned()].into(),
+            address: address.to_owned(),
+            ..config(ec2)
+        };
         let Some(host) = host_of(&json!({}), config) else { return };
         for error in [host.driver.acquire(EPOCH).await.unwrap_err(), host.driver.check().await.unwrap_err()] {
             let words = words(error);
