@@ -382,9 +382,44 @@ async fn listener_is_moved(broker: &Broker) -> Option<Item> {
 
 #[cfg(test)]
 mod tests {
-    use recovery::model::Verdict;
+    use async_trait::async_trait;
+    use drivers::health_signal::kafka_logs::KafkaLogs;
+    use recovery::model::{Evidence, MachineState, Moment, Verdict};
+    use recovery::ports::{Clock, HealthSignal};
 
     use super::*;
+
+    /// A platform that tells of one host, and not of another.
+    struct Platform;
+
+    #[async_trait]
+    impl HealthSignal for Platform {
+        fn name(&self) -> &'static str {
+            "kubernetes_node"
+        }
+        fn period(&self) -> Duration {
+            Duration::from_secs(5)
+        }
+        async fn look(&self, _clock: &dyn Clock) -> Vec<Evidence> {
+            let (host, state) = (HostName::from("kafka-1"), MachineState::Runs);
+            let runs = Fact::Machine { host, state, counts_for: Duration::from_secs(60) };
+            let blind = Fact::Blind { why: "kafka-2: no right".to_owned() };
+            [runs, blind].map(|fact| Evidence { signal: self.name(), at: Moment::default(), fact }).into()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_platform_tells_is_shown_and_what_it_lacks_is_a_warning() {
+        let ports = fakes::World::new().ports();
+        let (topology, policy) = (fakes::World::topology(), fakes::World::policy());
+        let logs = KafkaLogs::new(kafka::Dialer::plaintext(), [].into());
+        let signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(Platform)];
+        let world = World { topology, policy, ports, signals, logs, clients: Arc::default() };
+        let items = platform(Arc::new(world), "kubernetes_node").await;
+        let all: Vec<(Verdict, &str)> = items.iter().map(|item| (item.verdict, item.says.as_str())).collect();
+        let expected = [(Verdict::Ok, "the machine of kafka-1 runs"), (Verdict::Warn, "kafka-2: no right")];
+        assert_eq!(all, expected);
+    }
 
     #[test]
     fn a_certificate_is_told_of_a_fortnight_before_it_ends() {

@@ -133,7 +133,7 @@ async fn moves_a_service_and_gives_it_up() {
     let again = standby.acquire(E7).await.unwrap();
     assert!(!again.details.contains_key(PLACED), "it was here: {again:?}");
 
-    // Who has it no more gives nothing up.
+    // One that has it no more gives nothing up.
     let note = home.release().await.unwrap().text;
     assert!(note.ends_with("selects standby-0"), "{note}");
     assert_eq!(site.leads_to(), ["standby-0"]);
@@ -160,7 +160,7 @@ async fn a_lost_answer_moves_it_once(site: &Site) {
     site.address("kafka-1-0").acquire(E7).await.unwrap();
 }
 
-/// Whoever read before somebody else wrote moves nothing.
+/// One who read before somebody else wrote moves nothing.
 async fn an_old_version_is_not_patched(site: &Site) {
     let standby = site.address("standby-0");
     let asking = standby.cluster.ask();
@@ -172,7 +172,7 @@ async fn an_old_version_is_not_patched(site: &Site) {
     site.plane.await_that("the Service leads to its broker", || site.leads_to() == ["kafka-1-0"]);
 }
 
-/// Whoever was slower reads that, and says so or moves it after.
+/// The slower one reads that, and says so or moves it after.
 async fn two_that_move_it_at_once_are_one(site: &Site) {
     for _ in 0..10 {
         let (home, standby) = (site.address("kafka-1-0"), site.address("standby-0"));
