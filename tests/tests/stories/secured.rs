@@ -5,10 +5,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use drivers::ledger::LedgerConfig;
 use e2e::kafka::{AGENT_PASSWORD, ClusterSpec, Security, Signer, Standing};
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, eventually, story};
+use recovery::model::BrokerId;
+use recovery::ports::chain;
 
 /// How long a login is good for, in milliseconds: a connection that is older has to log in anew.
 const LOGIN_MS: &str = "3000";
@@ -128,6 +131,49 @@ fn missing_rights_are_told_as_the_commands_that_give_them() {
         scenario.start_agents()?;
         is_taken_over(&scenario)?;
         scenario.verdict().map(drop)
+    });
+}
+
+/// The very words of a broker that refuses the login of a ledger's client, and of one that is not trusted.
+#[test]
+fn a_ledger_that_is_not_let_in_says_why() {
+    story("a_ledger_that_is_not_let_in_says_why", |lab| {
+        let cluster = lab.kafka(setup(Security::SaslSsl, &[]).cluster)?;
+        let secured = cluster.secured()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let nodes: Vec<_> = cluster.brokers().iter().map(|node| node.address().to_string()).collect();
+        let config = serde_json::json!({
+            "driver": "kafka",
+            "bootstrap": nodes,
+            "topic": "_understudy_ledger",
+            "timeout": "6s",
+            "security": serde_json::to_value(secured.login_of_agent())?,
+        });
+        let config: LedgerConfig = serde_json::from_value(config)?;
+        let ledger = config.open().map_err(|problems| anyhow!("{problems:?}"))?;
+        let says = || -> Result<String> {
+            let error =
+                runtime.block_on(ledger.latest(BrokerId(VICTIM))).err().context("it read a ledger")?;
+            Ok(chain(&error))
+        };
+        ensure!(says()?.contains("there is no such topic"), "it is let in: {}", says()?);
+
+        secured.password_of_agent("of-somebody-else")?;
+        let said = says()?;
+        for word in ["sasl_ssl://", "Authentication failed", "SCRAM", "correct the user or the password"] {
+            ensure!(said.contains(word), "{word} is not said: {said}");
+        }
+        ensure!(!said.contains("of-somebody-else"), "{said}");
+
+        secured.password_of_agent(AGENT_PASSWORD)?;
+        secured.trust_by_agent(&[Signer::Second])?;
+        let said = says()?;
+        for word in ["sasl_ssl://", "certificate verify failed", "correct the certificates"] {
+            ensure!(said.contains(word), "{word} is not said: {said}");
+        }
+        secured.trust_by_agent(&[Signer::First])?;
+        ensure!(says()?.contains("there is no such topic"), "it is let in again: {}", says()?);
+        Ok(())
     });
 }
 

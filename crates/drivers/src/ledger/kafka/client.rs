@@ -26,6 +26,8 @@ pub(super) const PARTITION: i32 = 0;
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// How long one poll waits for a record.
 const POLL: Duration = Duration::from_millis(100);
+/// What a client says of its brokers at one time is less than this.
+const SAYINGS: usize = 1_000;
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -146,17 +148,16 @@ impl ClientContext for Quiet {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "librdkafka says");
-        let refused = matches!(
-            error.rdkafka_error_code(),
-            Some(
-                RDKafkaErrorCode::Authentication
-                    | RDKafkaErrorCode::SSL
-                    | RDKafkaErrorCode::SaslAuthenticationFailed
-            )
-        );
-        if refused {
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
-        }
+        let remedy = match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
+                "correct the user or the password that [ledger] names"
+            }
+            Some(RDKafkaErrorCode::SSL) => {
+                "correct the certificates that [ledger] names, or the listener's own"
+            }
+            _ => return,
+        };
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{reason}: {remedy}"));
     }
 }
 
@@ -210,6 +211,9 @@ impl Reader {
 
     /// What is behind an error, if a broker did not let this client in.
     pub(super) fn told(&self, error: LedgerError) -> LedgerError {
+        // What librdkafka has to say waits until somebody polls. A record that comes with it is read again.
+        let says = || self.consumer.as_ref().and_then(|consumer| consumer.poll(Duration::ZERO));
+        let _ = std::iter::repeat_with(says).take(SAYINGS).take_while(Option::is_some).count();
         let refused = self.consumer.as_ref().and_then(|consumer| consumer.context().refusal());
         match (error, refused) {
             (LedgerError::Unavailable { action, .. }, Some(why)) => unavailable(action, why),
