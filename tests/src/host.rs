@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::export::{Export, Storage};
 use crate::machine::{Machine, Mount, is_log_dir, output};
-use crate::process::{Process, signal_if_alive, tail};
+use crate::process::{Process, has_words, signal_if_alive, tail};
 use crate::shell;
 
 /// The directory of every host that is its own: a fresh, empty one after each power-on.
@@ -467,14 +467,7 @@ impl Host {
     /// When the host is off.
     pub fn processes(&self, words: &[&str]) -> Result<Vec<Pid>> {
         let pids = self.state().machine.as_ref().ok_or_else(|| self.is_off())?.pids()?;
-        let has_all = |pid: &Pid| {
-            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-            let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-            words
-                .iter()
-                .all(|word| line.iter().any(|given| given == word || given.ends_with(&format!("/{word}"))))
-        };
-        Ok(pids.into_iter().filter(has_all).collect())
+        Ok(pids.into_iter().filter(|pid| has_words(*pid, words)).collect())
     }
 
     /// Its process 1, as the sandbox numbers it.

@@ -116,6 +116,15 @@ pub(crate) fn signal_if_alive(pid: Pid, signal: Signal) -> Result<()> {
     }
 }
 
+/// Whether the command line of a process has all of `words`, each the whole of an argument or the end of a path.
+pub(crate) fn has_words(pid: Pid, words: &[&str]) -> bool {
+    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let line: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let is_given =
+        |word: &str| line.iter().any(|given| given == word || given.ends_with(&format!("/{word}")));
+    words.iter().all(|word| is_given(word))
+}
+
 /// The only child of the process `parent`, once there is one.
 pub(crate) fn child_of(parent: u32) -> Result<Option<Pid>> {
     let file = format!("/proc/{parent}/task/{parent}/children");

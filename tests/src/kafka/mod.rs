@@ -131,6 +131,11 @@ impl Kafka {
         &self.java
     }
 
+    /// The class-data archive that the environment names.
+    pub(crate) fn archive() -> Option<PathBuf> {
+        env::var_os(CLASSES).map(PathBuf::from)
+    }
+
     /// Where its jars are.
     pub(crate) fn libs(&self) -> Result<PathBuf> {
         self.libs.canonicalize().with_context(|| format!("there is no {}", self.libs.display()))
@@ -151,8 +156,8 @@ impl Kafka {
     pub(crate) fn command(&self, jvm: &Jvm, log4j: &Path, main: &str, arguments: &[&str]) -> Vec<String> {
         let mut command = vec![self.java.display().to_string()];
         command.extend(jvm.flags.iter().cloned());
-        let archive = env::var(CLASSES).ok().filter(|_| jvm.archived);
-        command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={archive}")));
+        let archive = Self::archive().filter(|_| jvm.archived);
+        command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={}", archive.display())));
         if self.is_older() {
             // Beside the other one, which is not read.
             let log4j = log4j.with_file_name("log4j.properties");

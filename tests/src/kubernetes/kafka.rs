@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use super::{IMAGE, Kubernetes};
 use crate::eventually;
 use crate::history::{History, Verdict, WriteSpec, Writer, verify};
-use crate::kafka::{ClusterView, Jvm, Kafka, LOG4J, Watch, Wire};
+use crate::kafka::{ClusterView, Door, Jvm, Kafka, LOG4J, Watch, Wire};
 use crate::lab::Lab;
 use crate::unjudged::SetUp;
 
 /// Brokers, which are the controllers as well.
-const BROKERS: i32 = 3;
+pub const BROKERS: i32 = 3;
 /// Where nodes and pods have the log dirs of all brokers.
 pub const LOG_DIRS: &str = "/srv/kafka";
 /// What a Kafka's command line has.
@@ -79,11 +79,13 @@ impl KubeKafka {
         Ok(kafka)
     }
 
-    /// All brokers' Services, as clients want them.
+    /// What a client starts from: all brokers' Services.
     #[must_use]
-    pub fn bootstrap(&self) -> String {
+    pub fn client(&self) -> ClientConfig {
         let all: Vec<String> = (1..=BROKERS).map(|broker| address(broker).to_string()).collect();
-        all.join(",")
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", all.join(","));
+        config
     }
 
     /// A broker's log dir, as the storage has it.
@@ -97,7 +99,7 @@ impl KubeKafka {
     /// # Errors
     /// When none answers.
     pub fn view(&self) -> Result<ClusterView> {
-        let ask = |broker| Wire::connect(address(broker), Duration::from_secs(1))?.metadata();
+        let ask = |broker| Wire::connect(&door(broker), Duration::from_secs(1))?.metadata();
         let mut answers = (1..=BROKERS).map(ask);
         answers.find(Result::is_ok).context("no broker answers")?
     }
@@ -118,8 +120,7 @@ impl KubeKafka {
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<()> {
         let topic =
             NewTopic::new(name, partitions, TopicReplication::Fixed(BROKERS)).set("min.insync.replicas", "2");
-        let client: AdminClient<DefaultClientContext> =
-            ClientConfig::new().set("bootstrap.servers", self.bootstrap()).create()?;
+        let client: AdminClient<DefaultClientContext> = self.client().create()?;
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         for result in runtime.block_on(client.create_topics([&topic], &options))? {
@@ -139,13 +140,13 @@ impl KubeKafka {
     /// # Errors
     /// When the client or its file cannot be made.
     pub fn write(&self, spec: WriteSpec) -> Result<Writer> {
-        Writer::start(&self.bootstrap(), spec, &self.artifacts)
+        Writer::start(self.client(), spec, &self.artifacts)
     }
 
     /// Watches `broker` through the others.
     #[must_use]
     pub fn watch(&self, broker: i32) -> Watch {
-        Watch::start(broker, (1..=BROKERS).filter(|other| *other != broker).map(address).collect())
+        Watch::start(broker, (1..=BROKERS).filter(|other| *other != broker).map(door).collect())
     }
 
     /// Reads the topic of `history`, and judges it.
@@ -153,7 +154,7 @@ impl KubeKafka {
     /// # Errors
     /// When the topic cannot be read; violations are in the [`Verdict`].
     pub fn verify(&self, history: &History) -> Result<Verdict> {
-        verify(&self.bootstrap(), &[history])
+        verify(self.client(), &[history])
     }
 }
 
@@ -173,6 +174,12 @@ pub fn service_of(broker: i32) -> String {
 #[must_use]
 pub fn address(broker: i32) -> SocketAddr {
     SocketAddr::from(([10, 96, 1, u8::try_from(broker).unwrap_or_default()], 9092))
+}
+
+/// Where the bed asks a broker: at its Service.
+#[must_use]
+pub fn door(broker: i32) -> Door {
+    Door::plain(address(broker))
 }
 
 fn service(broker: i32) -> Value {

@@ -13,6 +13,7 @@
 mod cgroups;
 mod control;
 mod image;
+pub mod kafka;
 mod node;
 
 use std::env;

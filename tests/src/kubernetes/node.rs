@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use super::cgroups::Cgroups;
@@ -14,7 +15,7 @@ use super::{IMAGE, PODS, Programs, SERVICES, image};
 use crate::eventually;
 use crate::host::Host;
 use crate::lab::Lab;
-use crate::process::Process;
+use crate::process::{Process, has_words, signal_if_alive};
 
 const PAUSE: &str = "understudy.test/pause:1";
 /// A node's disk as its programs know it; it survives a loss of power.
@@ -96,7 +97,7 @@ impl Node {
         let containerd = self.host.spawn_with("containerd", &containerd, &environment)?;
         eventually(&format!("containerd of {}", self.name()), SOON, || self.ctr(&["version"]).map(drop))?;
         for image in &self.images {
-            self.ctr(&["--namespace=k8s.io", "images", "import", &image.display().to_string()])?;
+            self.import(image)?;
         }
         let file = |name: String| self.files.join(name).display().to_string();
         let kubelet = [
@@ -151,6 +152,44 @@ impl Node {
     #[must_use]
     pub fn cgroup(&self) -> &str {
         &self.cgroup
+    }
+
+    /// The processes in the node's containers whose command line has all of `words`, as the sandbox numbers them.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn containers(&self, words: &[&str]) -> Result<Vec<Pid>> {
+        let below = format!("{}/", self.cgroup);
+        let is_inside = |pid: &Pid| {
+            let groups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()));
+            groups.is_ok_and(|groups| groups.contains(&below)) && has_words(*pid, words)
+        };
+        let all = fs::read_dir("/proc")?
+            .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?));
+        Ok(all.filter(is_inside).collect())
+    }
+
+    /// Stops (`SIGSTOP`) every process of the node, those in its containers too.
+    ///
+    /// # Errors
+    /// When it is off.
+    pub fn freeze(&self) -> Result<()> {
+        self.host.freeze()?;
+        self.containers(&[])?.into_iter().try_for_each(|pid| signal_if_alive(pid, Signal::STOP))
+    }
+
+    /// Lets every process go on (`SIGCONT`).
+    ///
+    /// # Errors
+    /// When it is off.
+    pub fn thaw(&self) -> Result<()> {
+        self.containers(&[])?.into_iter().try_for_each(|pid| signal_if_alive(pid, Signal::CONT))?;
+        self.host.thaw()
+    }
+
+    /// Takes the images of an archive in; they stay on its disk.
+    pub(super) fn import(&self, archive: &Path) -> Result<()> {
+        self.ctr(&["--namespace=k8s.io", "images", "import", &archive.display().to_string()]).map(drop)
     }
 
     /// Runs containerd's own client on the node, and returns what it prints.

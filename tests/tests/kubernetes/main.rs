@@ -1,3 +1,4 @@
 //! Stories on a Kubernetes of real parts, with a Kafka in pods.
 
 mod bed;
+mod brokers;
