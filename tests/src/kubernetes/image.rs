@@ -6,7 +6,32 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::shell;
+use super::Programs;
+use crate::{agent, shell};
+
+/// The image of the agent.
+pub const AGENT_IMAGE: &str = "understudy.test/understudy:1";
+
+/// Writes the image [`AGENT_IMAGE`]: the agent, the libraries that it is linked with, and a busybox.
+pub(super) fn write_agent(programs: &Programs, folder: &Path) -> Result<PathBuf> {
+    let root = folder.join("understudy");
+    for directory in ["dev", "etc", "proc", "sys", "tmp", "var/lib/understudy"] {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    let agent = agent::binary()?;
+    let (from, to) = (agent.display().to_string(), root.join("understudy").display().to_string());
+    // A tenth of it runs; the rest is for debuggers.
+    shell::run("strip", ["--strip-debug", "-o", &to, &from])?;
+    fs::copy(programs.path("busybox"), root.join("busybox"))?;
+    let said = shell::run("ldd", [&from])?;
+    let places = said.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    for place in places {
+        let inside = root.join(place.trim_start_matches('/'));
+        fs::create_dir_all(inside.parent().context("a library is in no directory")?)?;
+        fs::copy(place, inside).with_context(|| format!("cannot copy {place}"))?;
+    }
+    write(AGENT_IMAGE, &root, &["/understudy"], folder)
+}
 
 /// Writes the image `name` with the content of `root`, which is the whole of its one layer.
 pub(super) fn write(name: &str, root: &Path, entry: &[&str], folder: &Path) -> Result<PathBuf> {

@@ -26,6 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
+pub use image::AGENT_IMAGE;
 pub use node::Node;
 
 use crate::lab::{HUB, Lab};
@@ -157,6 +158,15 @@ impl Kubernetes {
             .with_context(|| format!("cannot run {program}"))?;
         self.helpers.push(child);
         Ok(())
+    }
+
+    /// Gives every node the image [`AGENT_IMAGE`], with the agent that is under test.
+    ///
+    /// # Errors
+    /// When the agent is not built, or a node is off.
+    pub fn add_agent(&self, lab: &Lab) -> Result<()> {
+        let archive = image::write_agent(&self.programs, &lab.shared("agent-image")?).context(SetUp)?;
+        self.nodes.iter().try_for_each(|node| node.import(&archive))
     }
 
     /// The nodes, in the order of their names.
