@@ -2,4 +2,5 @@
 
 mod bed;
 mod brokers;
+mod node_power;
 mod sidecar;
