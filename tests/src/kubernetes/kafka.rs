@@ -39,7 +39,8 @@ mkdir -p "$dir"
     echo "log.dirs=$dir"
     echo "advertised.listeners=PLAINTEXT://10.96.1.$id:9092"
 } >/tmp/server.properties
-[ -e "$dir/meta.properties" ] || $KAFKA kafka.tools.StorageTool format -t VW5kZXJzdHVkeUxhYjAwMA -c /tmp/server.properties
+[ -e "$dir/meta.properties" ] ||
+    $KAFKA kafka.tools.StorageTool format -t VW5kZXJzdHVkeUxhYjAwMA -c /tmp/server.properties
 exec $KAFKA kafka.Kafka /tmp/server.properties
 "#;
 

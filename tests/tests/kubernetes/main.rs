@@ -2,5 +2,6 @@
 
 mod bed;
 mod brokers;
+mod force_deleted;
 mod node_power;
 mod sidecar;
