@@ -278,7 +278,7 @@ fn what_is_left_out_has_the_documented_default() {
 #[test]
 fn a_mode_must_be_typed() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
-    let error = Config::parse(Path::new("u.toml"), &text.replace("mode = \"auto\"", "")).unwrap_err();
+    let error = Config::parse(Path::new("u.toml"), &text.replace("mode = \"observe\"", "")).unwrap_err();
     let keys: Vec<_> = error.problems.iter().map(|p| p.key.as_str()).collect();
     assert_eq!(keys, ["mode"]);
 }
@@ -286,11 +286,11 @@ fn a_mode_must_be_typed() {
 #[test]
 fn a_home_without_a_fence_is_a_warning_only_while_observing() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
-    let unfenced = text.replace("home = \"kafka-2\"", "home = \"kafka-7\"");
-    let error = Config::parse(Path::new("u.toml"), &unfenced).unwrap_err();
+    let observing = text.replace("home = \"kafka-2\"", "home = \"kafka-7\"");
+    let acting = observing.replace("mode = \"observe\"", "mode = \"auto\"");
+    let error = Config::parse(Path::new("u.toml"), &acting).unwrap_err();
     assert_eq!(error.problems.len(), 1, "{error}");
     assert_eq!(error.problems[0].key, "broker[1].home");
-    let observing = unfenced.replace("mode = \"auto\"", "mode = \"observe\"");
     let config = Config::parse(Path::new("u.toml"), &observing).unwrap();
     assert_eq!(config.warnings.len(), 1);
 }
