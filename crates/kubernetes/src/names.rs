@@ -1,5 +1,18 @@
 //! Names as Kubernetes has them.
 
+use std::path::Path;
+
+/// What is wrong with where a section says that objects and credentials are, as `key: what is wrong`.
+pub(crate) fn place_problems(namespace: Option<&str>, kubeconfig: Option<&Path>) -> Vec<String> {
+    let namespace = namespace.filter(|name| !is_label(name, 63));
+    let kubeconfig = kubeconfig.filter(|path| !path.is_absolute());
+    let namespace =
+        namespace.map(|name| format!("namespace: `{name}` is not a namespace's name, such as kafka"));
+    let kubeconfig = kubeconfig
+        .map(|path| format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
+    namespace.into_iter().chain(kubeconfig).collect()
+}
+
 /// Whether it is a label of a DNS name, of `most` characters at most.
 pub(crate) fn is_label(text: &str, most: usize) -> bool {
     let legal = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::client::{Cluster, Place};
 use crate::fault::User;
-use crate::names::{is_label, is_name};
+use crate::names::{is_label, is_name, place_problems};
 use crate::watched::Watched;
 
 const SIGNAL: &str = "kubernetes_pod";
@@ -82,12 +82,7 @@ impl KubernetesPodConfig {
         if !is_label(&self.container, 63) {
             problems.push(format!("container: `{}` is not the name of a container", self.container));
         }
-        if let Some(namespace) = self.namespace.as_deref().filter(|name| !is_label(name, 63)) {
-            problems.push(format!("namespace: `{namespace}` is not a namespace's name, such as kafka"));
-        }
-        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
-            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
-        }
+        problems.extend(place_problems(self.namespace.as_deref(), self.kubeconfig.as_deref()));
         if self.period < Duration::from_secs(1) {
             problems.push("period: must be at least 1s".to_owned());
         }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
-use crate::names::is_name;
+use crate::names::{is_name, place_problems};
 
 const DRIVER: &str = "kubernetes";
 const USER: User = User { section: "host.kubernetes", role: "taint-rbac.yaml" };
@@ -60,9 +60,7 @@ impl KubernetesTaintConfig {
             problems
                 .push(format!("node: `{node}` is not the name of a node; `kubectl get nodes` lists them"));
         }
-        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
-            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
-        }
+        problems.extend(place_problems(None, self.kubeconfig.as_deref()));
         problems
     }
 

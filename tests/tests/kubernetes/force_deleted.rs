@@ -2,9 +2,9 @@
 //! node, and a person who force-deletes the pod has the broker started a second time.
 //!
 //! Measured three times with Kafka 4.3.1. 1.4 s to 3.0 s after the pod is deleted, a second Kafka runs on another node
-//! and has the metadata log of the first open for writing (by name in two of the runs). Kafka's `.lock` comes too late to prevent that: a broker that is a
-//! controller as well opens the metadata log without a lock, and asks for `.lock` when its broker part starts. There
-//! the second is refused, and it ends 1.9 s, 6.7 s and 8.8 s after the deletion (its shutdown waits up to 5 s for the
+//! and has the metadata log of the first open for writing (by name in two of the runs). Kafka's `.lock` comes too late
+//! to prevent that: a broker that is a controller as well opens the metadata log without a lock, and asks for `.lock`
+//! when its broker part starts. There the second is refused, and it ends 1.9 s, 6.7 s and 8.8 s after the deletion (its shutdown waits up to 5 s for the
 //! quorum). The damage is done by then: the *first*, which did nothing wrong, ends 0.4 s to 2.5 s later, of its own
 //! metadata log (read in one run: `CorruptRecordException`, a record of size 0). The second is started again by its
 //! kubelet. No record was lost or doubled in these runs: the other two brokers had them all.

@@ -37,7 +37,7 @@ use self::names::{Journal, Names};
 use crate::client::{Asking, Cluster};
 use crate::crd::Closed;
 use crate::fault::{Fault, User};
-use crate::names::is_label;
+use crate::names::{is_label, place_problems};
 
 const USER: User = User { section: "ledger", role: "ledger-rbac.yaml" };
 
@@ -84,12 +84,7 @@ impl KubernetesLedgerConfig {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if let Some(namespace) = self.namespace.as_deref().filter(|name| !is_label(name, 63)) {
-            problems.push(format!("namespace: `{namespace}` is not a namespace's name, such as kafka"));
-        }
-        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
-            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
-        }
+        problems.extend(place_problems(self.namespace.as_deref(), self.kubeconfig.as_deref()));
         if !is_label(&self.name, 40) {
             let name = &self.name;
             problems.push(format!(

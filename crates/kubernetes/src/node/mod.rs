@@ -21,7 +21,7 @@ use serde::Deserialize;
 use self::state::{Seen, state};
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
-use crate::names::is_name;
+use crate::names::{is_name, place_problems};
 use crate::watched::{Sight, Watched};
 
 const SIGNAL: &str = "kubernetes_node";
@@ -80,9 +80,7 @@ impl KubernetesNodeConfig {
                 problems.push(format!("hosts.{host}: node {node} is {other} already"));
             }
         }
-        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
-            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
-        }
+        problems.extend(place_problems(None, self.kubeconfig.as_deref()));
         if self.period < Duration::from_secs(1) {
             problems.push("period: must be at least 1s: a lease is renewed every 10 s".to_owned());
         }

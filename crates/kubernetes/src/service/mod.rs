@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use self::endpoints::Endpoints;
 use crate::client::{Asking, Cluster, Place};
 use crate::fault::{Fault, User};
-use crate::names::{is_label, is_label_key};
+use crate::names::{is_label, is_label_key, place_problems};
 use crate::watched::Watched;
 
 const DRIVER: &str = "kubernetes_service";
@@ -98,12 +98,7 @@ impl KubernetesServiceConfig {
         if !is_label_key(&self.label) {
             problems.push(format!("label: `{}` is not the name of a label", self.label));
         }
-        if let Some(namespace) = self.namespace.as_deref().filter(|name| !is_label(name, 63)) {
-            problems.push(format!("namespace: `{namespace}` is not a namespace's name, such as kafka"));
-        }
-        if let Some(path) = self.kubeconfig.as_ref().filter(|path| !path.is_absolute()) {
-            problems.push(format!("kubeconfig: `{}` is not absolute; write the whole path", path.display()));
-        }
+        problems.extend(place_problems(self.namespace.as_deref(), self.kubeconfig.as_deref()));
         if self.timeout < Duration::from_secs(1) {
             problems.push("timeout: must be at least 1s".to_owned());
         }

@@ -3,7 +3,8 @@
 //! Two brokers failed together if both were down at some moment and went within the window of each other; and
 //! so did whoever failed together with one of them. That is about when each of them went, however long ago: a
 //! group stays one for as long as its members are down. What a person has seen to before the one or the other
-//! went is no failure, and neither is a broker that only this host cannot reach.
+//! went is no failure, and neither is a broker that only this host cannot reach, unless it was away with the
+//! others before: then it came back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
