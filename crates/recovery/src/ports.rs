@@ -123,6 +123,9 @@ pub trait Fence: Send + Sync {
     async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
         vec![(self.name().to_owned(), self.check(host).await)]
     }
+    /// Believes no word of the fence that [`Self::checks`] names `rung` until it reads on: it read off while the host
+    /// lived, as `why` tells.
+    fn disbelieve(&self, _rung: &str, _why: &str) {}
     /// Whether the host has power, as this fence reads it now. `None`: it cannot tell, or is no power fence.
     async fn has_power(&self, _host: &HostName) -> Option<bool> {
         None

@@ -246,6 +246,9 @@ async fn power(world: &World, host: &HostName, found: &[(String, Result<Note, St
         let says = format!(
             "{off} reads that {host} is off, and broker {broker} there answers: it looks at another machine"
         );
+        if let Some(fence) = world.ports.fences.get(host) {
+            fence.disbelieve(&off, &says);
+        }
         let remedy =
             "correct the device's plug or address: as it is, it would prove that a living host is off";
         return Some(Item::fail(item, says, remedy));
@@ -256,18 +259,23 @@ async fn power(world: &World, host: &HostName, found: &[(String, Result<Note, St
     Some(Item::warn(item, says, remedy))
 }
 
-/// A broker that answers and is on `host`, by the ledger.
+/// A broker that answers and is on `host`, by the ledger: before and after it answered, for it may move in between.
 async fn serving(world: &World, host: &HostName) -> Option<BrokerId> {
     for broker in world.topology.brokers.values() {
-        let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;
-        if standing.map_or(broker.home == *host, |standing| standing.owner == *host) {
+        if is_on(world, broker, host).await {
             let connect = TcpStream::connect((broker.listener.host.clone(), broker.listener.port));
-            if matches!(timeout(NETWORK_LIMIT, connect).await, Ok(Ok(_))) {
+            let answers = matches!(timeout(NETWORK_LIMIT, connect).await, Ok(Ok(_)));
+            if answers && is_on(world, broker, host).await {
                 return Some(broker.id);
             }
         }
     }
     None
+}
+
+async fn is_on(world: &World, broker: &Broker, host: &HostName) -> bool {
+    let standing = world::standing(world.ports.ledger.as_ref(), &world.topology, broker.id).await;
+    standing.map_or(broker.home == *host, |standing| standing.owner == *host)
 }
 
 /// Each fence by itself: that one is broken hides nothing of the others.

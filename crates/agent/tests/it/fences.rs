@@ -73,7 +73,7 @@ fn a_program_that_only_knows_on_and_off_is_found_before_the_night() {
     let script = "case $a in on|off) exit 0;; *) echo \"Usage: $0 {on|off}\"; exit 2;; esac";
     let found =
         checked(&site("driver = \"exec\"\ncommand = [\"@/fence\"]", &[("fence", script)], "127.0.0.1:2"));
-    let told = |item: &String| item.starts_with("fail") && item.contains("no line of its output is a state");
+    let told = |item: &String| item.starts_with("fail") && item.contains("says how it is used, and no state");
     assert!(found.iter().any(told), "{found:?}");
 }
 

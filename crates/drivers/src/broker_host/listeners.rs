@@ -1,14 +1,18 @@
-//! The listeners of a broker's `server.properties`: what is bound here, and what clients are told. Pure.
+//! The listeners of a broker's `server.properties`: what is bound here, and what clients are told.
 //!
 //! The template is this host's own. A listener that serves everybody moves to the broker's address. One that
 //! the template keeps for fewer, at loopback or at an address of its own, stays where it is: a takeover
 //! opens nothing that was shut.
+
+mod loopback;
 
 use std::net::IpAddr;
 
 use crate::broker_host::BrokerIdentity;
 use kafka::properties::Properties;
 use recovery::model::Endpoint;
+
+pub(super) use loopback::is_loopback;
 
 const BOUND: &str = "listeners";
 pub(super) const ADVERTISED: &str = "advertised.listeners";
@@ -37,7 +41,7 @@ impl Listener {
 
     /// Its address, where it is one.
     pub(super) fn address(&self) -> Option<IpAddr> {
-        self.host.parse().ok().map(|address: IpAddr| address.to_canonical())
+        loopback::address(&self.host)
     }
 
     pub(super) fn binds_everywhere(&self) -> bool {
@@ -56,18 +60,6 @@ impl Listener {
     pub(super) fn clashes(&self, other: &Self) -> bool {
         let everywhere = self.binds_everywhere() || other.binds_everywhere();
         self.port == other.port && (everywhere || self.host.eq_ignore_ascii_case(&other.host))
-    }
-}
-
-pub(super) fn is_loopback(host: &str) -> bool {
-    match host.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        // As RFC 6761 and the hosts files of the distributions have it.
-        Err(_) => {
-            let host = host.trim_end_matches('.').to_ascii_lowercase();
-            let known = ["localhost.localdomain", "localhost6", "localhost6.localdomain6", "ip6-localhost"];
-            host == "localhost" || host.ends_with(".localhost") || known.contains(&host.as_str())
-        }
     }
 }
 
@@ -216,8 +208,8 @@ fn client_listener<'l>(
     let same_port: Vec<_> = candidates.iter().copied().filter(|l| reached_at(l) == endpoint.port).collect();
     match (&candidates[..], &same_port[..]) {
         ([], _) => Err(format!(
-            "it has the listeners {all}, which are bound to loopback, and clients come to {endpoint}: bind one for \
-             them, such as SASL_SSL://:{}",
+            "it has the listeners {all}, which are bound to loopback (a name, by this host's /etc/hosts), and clients come to \
+             {endpoint}: bind one for them, such as SASL_SSL://:{}",
             endpoint.port
         )),
         ([only], _) | (_, [only]) => Ok(*only),

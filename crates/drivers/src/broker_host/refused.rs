@@ -6,14 +6,22 @@ use kafka::properties::Properties;
 use recovery::model::{BrokerId, Endpoint};
 
 const INTER: &str = "inter.broker.listener.name";
+const EARLY: &str = "early.start.listeners";
+const CONTROL_PLANE: &str = "control.plane.listener.name";
 const PROTOCOL: &str = "security.inter.broker.protocol";
 const MAP: &str = "listener.security.protocol.map";
 const PROTOCOLS: [&str; 4] = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
 
 /// Everything that is wrong with a rendered file, each with what to do.
 pub(super) fn wrong(file: &Properties, broker: BrokerId, moves: &Endpoint) -> Vec<String> {
-    let found =
-        [unmapped(file), inter_broker(file, moves), lacks_controller(file), votes_as_a_broker(file, broker)];
+    let found = [
+        unmapped(file),
+        inter_broker(file, moves),
+        starts_early(file),
+        control_plane(file),
+        lacks_controller(file),
+        votes_as_a_broker(file, broker),
+    ];
     found.into_iter().flatten().collect()
 }
 
@@ -67,6 +75,37 @@ fn inter_broker(file: &Properties, moves: &Endpoint) -> Option<String> {
         ));
     }
     sent_to_loopback(&bound, &told, name, moves)
+}
+
+/// Listeners that are opened before the authorizer is ready must be there.
+fn starts_early(file: &Properties) -> Option<String> {
+    let bound = listeners::bound(file).into_iter().map(|listener| listener.name);
+    let known: Vec<String> = bound.chain(listeners::controllers(file)).collect();
+    let lost = list(value(file, EARLY)?).find(|name| !is_among(&known, name))?;
+    Some(format!(
+        "{EARLY} names {lost}, which is none of the listeners {}, and Kafka refuses that: correct it, or leave it out",
+        known.join(", ")
+    ))
+}
+
+/// The listener through which a controller of ZooKeeper's time talks to the brokers.
+fn control_plane(file: &Properties) -> Option<String> {
+    let name = value(file, CONTROL_PLANE)?;
+    if value(file, "process.roles").is_some() {
+        return Some(format!(
+            "{CONTROL_PLANE}={name} is for clusters with ZooKeeper: Kafka 3 refuses it beside process.roles, and Kafka 4 does not \
+             know it. Leave it out"
+        ));
+    }
+    let told = names(&listeners::advertised(file).ok()?, &[]);
+    let why = if !is_among(&told, name) {
+        "none of the listeners that are advertised".to_owned()
+    } else if value(file, INTER).is_some_and(|inter| inter.eq_ignore_ascii_case(name)) {
+        format!("the listener of {INTER}, too")
+    } else {
+        return None;
+    };
+    Some(format!("{CONTROL_PLANE}={name} is {why}, and Kafka refuses that: give it a listener of its own"))
 }
 
 fn sent_to_loopback(bound: &[Listener], told: &[Listener], name: &str, moves: &Endpoint) -> Option<String> {
@@ -255,6 +294,21 @@ mod tests {
         );
         // Without a map the controllers' is plain only where nothing is encrypted.
         is_refused(BROKER, "listeners=PLAINTEXT://:9092,SSL://:9093\n", "no protocol for CONTROLLER");
+    }
+
+    #[test]
+    fn listeners_that_other_keys_name_are_there() {
+        let early = |name: &str| format!("listeners=PLAINTEXT://:9092\nearly.start.listeners={name}\n");
+        is_refused(BROKER, &early("PLAINTEXT,REPLICATION"), "early.start.listeners names REPLICATION");
+        assert_eq!(told(BROKER, &early("plaintext,CONTROLLER")), Vec::<String>::new());
+        let plane = |name: &str| {
+            format!("{TWO}inter.broker.listener.name=INTERNAL\ncontrol.plane.listener.name={name}\n")
+        };
+        let zookeeper = "zookeeper.connect=z:2181\n";
+        is_refused(zookeeper, &plane("OTHER"), "none of the listeners that are advertised");
+        is_refused(zookeeper, &plane("INTERNAL"), "the listener of inter.broker.listener.name, too");
+        assert_eq!(told(zookeeper, &plane("EXTERNAL")), Vec::<String>::new());
+        is_refused(BROKER, &plane("EXTERNAL"), "is for clusters with ZooKeeper");
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Rights {
     checkpoints: Access,
     /// How long partition directories are asked about.
     limit: Duration,
+    /// Whether their files are asked about, in what is left of that time.
+    files: bool,
 }
 
 /// How many partition directories there are, and how many were asked about in time.
@@ -47,23 +49,24 @@ pub(super) struct Rights {
 pub(super) struct Asked {
     there: usize,
     asked: usize,
+    files: usize,
 }
 
 impl Rights {
     /// What Kafka cannot start without.
     pub(super) fn to_start(user: Option<&User>) -> Self {
-        Self::new(user, Access::READ_OK, TO_START)
+        Self::new(user, Access::READ_OK, TO_START, false)
     }
 
     /// What it should have, while there is time to see to it.
     pub(super) fn before(user: Option<&User>) -> Self {
-        Self::new(user, Access::READ_OK | Access::WRITE_OK, BEFORE)
+        Self::new(user, Access::READ_OK | Access::WRITE_OK, BEFORE, true)
     }
 
-    fn new(user: Option<&User>, checkpoints: Access, limit: Duration) -> Self {
+    fn new(user: Option<&User>, checkpoints: Access, limit: Duration, files: bool) -> Self {
         let name = user.map(|user| user.name.clone());
         let who = format!("{} ({})", name.as_deref().unwrap_or("the agent's user"), geteuid().as_raw());
-        Self { who, name, checkpoints, limit }
+        Self { who, name, checkpoints, limit, files }
     }
 
     /// Asks for all that Kafka does in `log_dirs`.
@@ -84,12 +87,17 @@ impl Rights {
         in_short(log_dirs.iter().filter_map(one).collect())
     }
 
-    /// `kafka (1001) may write there and in 12 of 12 partition directories`.
-    pub(super) fn told(&self, Asked { there, asked }: &Asked) -> String {
+    /// `kafka (1001) may write there and in 12 of 12 partition directories, with 60 files`.
+    pub(super) fn told(&self, Asked { there, asked, files }: &Asked) -> String {
         let who = &self.who;
-        match there {
-            0 => format!("{who} may write there"),
-            _ => format!("{who} may write there and in {asked} of {there} partition directories"),
+        match (there, files) {
+            (0, _) => format!("{who} may write there"),
+            (_, 0) => format!("{who} may write there and in {asked} of {there} partition directories"),
+            (..) => {
+                format!(
+                    "{who} may write there and in {asked} of {there} partition directories, with {files} files"
+                )
+            }
         }
     }
 
@@ -113,15 +121,40 @@ impl Rights {
             Ok(entries) => entries,
             Err(error) => return vec![format!("{} cannot be listed: {error}", dir.display())],
         };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        for name in names.filter(|name| name.to_str().is_some_and(is_partition)) {
-            count.there += 1;
+        let partitions =
+            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_partition));
+        let partitions: Vec<PathBuf> = partitions.map(|entry| entry.path()).collect();
+        count.there += partitions.len();
+        for partition in &partitions {
             if Instant::now() < until {
                 count.asked += 1;
-                wrong.extend(self.objection(dir, &dir.join(name), all));
+                wrong.extend(self.objection(dir, partition, all));
             }
         }
+        for partition in partitions.iter().filter(|_| self.files) {
+            wrong.extend(self.in_partition(dir, partition, until, count));
+        }
         wrong
+    }
+
+    /// Kafka opens every segment to read and write, and gives a log dir up where it may not. One who could be listed
+    /// only in part is no objection: the directory itself was asked about.
+    fn in_partition(
+        &self,
+        dir: &Path,
+        partition: &Path,
+        until: Instant,
+        count: &mut Asked,
+    ) -> Option<String> {
+        let entries = fs::read_dir(partition).into_iter().flatten().flatten();
+        let mut wrong = Vec::new();
+        for entry in entries.take_while(|_| Instant::now() < until) {
+            if let Some(need) = entry.file_name().to_str().and_then(opened) {
+                count.files += 1;
+                wrong.extend(self.objection(dir, &entry.path(), need));
+            }
+        }
+        wrong.into_iter().next()
     }
 
     /// Why `path` in the log dir `dir` cannot be used so. What is not there is no objection.
@@ -178,6 +211,18 @@ fn in_short(objections: Vec<String>) -> Option<String> {
     let more = objections.len().saturating_sub(1);
     let first = objections.into_iter().next()?;
     Some(if more == 0 { first } else { format!("{first}; and {more} more in that log dir") })
+}
+
+/// How Kafka opens a file of a partition; `None` for one that is not its own.
+fn opened(name: &str) -> Option<Access> {
+    let (_, ending) = name.rsplit_once('.').unwrap_or_default();
+    match (name, ending) {
+        (_, "log" | "index" | "timeindex" | "txnindex") => Some(Access::READ_OK | Access::WRITE_OK),
+        ("leader-epoch-checkpoint" | "quorum-state", _) | (_, "snapshot" | "checkpoint" | "metadata") => {
+            Some(Access::READ_OK)
+        }
+        _ => None,
+    }
 }
 
 /// `orders-0`, or the same on its way out or in, such as `orders-0.3c1f-delete`.
@@ -309,6 +354,31 @@ mod tests {
             let verb = format!("nobody (65534) may not {verb} ");
             is_refused(to_start(&dir), &[&whose, &remedy, &verb]);
             is_refused(before(&dir), &[&whose, &remedy]);
+        }
+    }
+
+    #[test]
+    fn files_of_partitions_that_belong_to_root_are_for_a_check_to_tell() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let segment = "00000000000000000000";
+        for (name, mode) in [
+            (format!("orders-0/{segment}.log"), 0o644),
+            (format!("orders-0/{segment}.timeindex"), 0o600),
+            ("orders-0/leader-epoch-checkpoint".to_owned(), 0o600),
+            (format!("__cluster_metadata-0/{segment}-0000000000.checkpoint"), 0o600),
+        ] {
+            let (_root, dir) = log_dir();
+            put(&dir, &format!("orders-0/{segment}.index"), NOBODY, 0o644);
+            put(&dir, "orders-0/partition.metadata", 0, 0o644);
+            put(&dir, "orders-0/.nfs0001", 0, 0o600);
+            let fine = "in 3 of 3 partition directories, with 2 files";
+            assert!(before(&dir).unwrap().ends_with(fine), "{:?}", before(&dir));
+            put(&dir, &name, 0, mode);
+            let whose = format!("{}, which belongs to root (mode {mode:04o})", dir.join(&name).display());
+            is_refused(before(&dir), &[&whose]);
+            to_start(&dir).unwrap();
         }
     }
 

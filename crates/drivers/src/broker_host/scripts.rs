@@ -73,8 +73,32 @@ pub(super) fn leaves_kafka(words: &[String]) -> Option<String> {
             return Some(format!("runs {script} -daemon, which ends at once and leaves Kafka behind"));
         }
     }
+    if let Some(by) = commands(words).iter().find_map(|command| detaches(command)) {
+        return Some(format!("starts Kafka by `{by}`, which ends at once and leaves it behind"));
+    }
     let left = words.iter().any(|word| script_of(word).is_some_and(in_background));
     left.then(|| "leaves Kafka in the background of a shell, by `&`, and ends at once".to_owned())
+}
+
+/// The program before Kafka's script that puts it into the background.
+fn detaches(command: &[&str]) -> Option<String> {
+    let (_, after) = runs(command, START).or_else(|| runs(command, RUN))?;
+    let before = &command[..command.len() - after.len() - 1];
+    let program = |name: &str| before.iter().position(|word| word.rsplit('/').next() == Some(name));
+    let has_after =
+        |at: usize, options: &[&str]| before[at..].iter().find(|word| options.contains(*word)).copied();
+    if let Some(at) = program("setsid") {
+        // It is the leader of a group where it comes first, and forks then.
+        return match has_after(at, &["-f", "--fork"]) {
+            Some(fork) => Some(format!("setsid {fork}")),
+            None => ((at == 0 || before[at - 1] == "--") && has_after(at, &["-w", "--wait"]).is_none())
+                .then(|| "setsid".to_owned()),
+        };
+    }
+    if let Some(at) = program("start-stop-daemon") {
+        return has_after(at, &["-b", "--background"]).map(|option| format!("start-stop-daemon {option}"));
+    }
+    program("daemonize").map(|_| "daemonize".to_owned())
 }
 
 /// Whether Kafka is not started by its own script, or Java, right away: what stands before it may set variables.
@@ -214,6 +238,20 @@ mod tests {
             (format!("/bin/sh -c 'nohup /k/kafka-server-start.sh {file} > /k/log 2>&1 &'"), true),
             (format!("/bin/sh -c '/k/kafka-server-start.sh {file} & echo $! > /run/kafka.pid'"), true),
             (format!("/bin/sh -c '/k/kafka-server-start.sh {file} & wait $!'"), false),
+            (format!("/usr/bin/setsid -f /k/kafka-server-start.sh {file}"), true),
+            (format!("/bin/sh -c 'exec setsid --fork /k/kafka-server-start.sh {file}'"), true),
+            (format!("/usr/bin/setsid /k/kafka-server-start.sh {file}"), true),
+            (format!("{guard} setsid /k/kafka-server-start.sh {file}"), true),
+            (format!("/usr/bin/setsid --wait /k/kafka-server-start.sh {file}"), false),
+            (format!("/bin/sh -c 'setsid /k/kafka-server-start.sh {file}'"), false),
+            (
+                format!(
+                    "/sbin/start-stop-daemon --start --background --exec /k/kafka-server-start.sh -- {file}"
+                ),
+                true,
+            ),
+            (format!("/sbin/start-stop-daemon --start --exec /k/kafka-server-start.sh -- {file}"), false),
+            (format!("/usr/bin/daemonize /k/kafka-server-start.sh {file}"), true),
             (format!("/bin/sh -c '/k/kafka-server-start.sh {file} > /k/log 2>&1'"), false),
             (format!("/bin/sh -c 'cd /k && exec bin/kafka-server-start.sh {file} &> /k/log'"), false),
             (format!("/usr/local/bin/start-kafka -daemon {file}"), false),

@@ -1,13 +1,15 @@
 //! The ladder: a host's fences, tried in order until one is proven.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::answers::answers;
+use super::device::POWER;
 use recovery::model::{Epoch, HostName};
 use recovery::ports::{Fence, Note, Proof, StepError, chain};
 
@@ -17,13 +19,15 @@ pub struct Ladder {
     rungs: Vec<Arc<dyn Fence>>,
     /// An address of the host itself, which no broker takes along.
     own: Option<IpAddr>,
+    /// The rungs that read off while the host lived, each with how that was seen.
+    disbelieved: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Ladder {
     /// A ladder of `rungs`. Without any, nothing can be fenced or proven.
     #[must_use]
     pub fn new(rungs: Vec<Arc<dyn Fence>>) -> Self {
-        Self { rungs, own: None }
+        Self { rungs, own: None, disbelieved: Arc::default() }
     }
 
     /// The same for a host that has this address for itself: while it answers there, nothing proves that it is off.
@@ -52,10 +56,51 @@ impl Ladder {
     }
 
     /// Fences by one rung, and proves it.
-    async fn climb(rung: &dyn Fence, host: &HostName, epoch: Epoch) -> Result<Note, String> {
+    async fn climb(&self, index: usize, host: &HostName, epoch: Epoch) -> Result<Note, String> {
+        // Its order would go to another machine.
+        self.believed(index)?;
+        let rung = &self.rungs[index];
         // A host that only reads as off while nobody has switched it off may be in the middle of a reboot.
-        rung.fence(host, epoch).await.map_err(|error| chain(&error))?;
-        rung.prove(host, epoch).await.map(|proof| proof.note).map_err(|error| chain(&error))
+        let order = rung.fence(host, epoch).await.map_err(|error| chain(&error))?;
+        let proof = rung.prove(host, epoch).await.map_err(|error| chain(&error))?;
+        Ok(Note { text: format!("{}; {}", order.text, proof.note.text), ..proof.note })
+    }
+
+    fn disbelieved(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+        self.disbelieved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `Err`: why no word of this rung counts.
+    fn believed(&self, index: usize) -> Result<(), String> {
+        self.disbelieved().get(&self.label(index)).map_or(Ok(()), |why| Err(why.clone()))
+    }
+
+    /// What was read of a rung is compared with what is seen of the host itself.
+    async fn believable(
+        &self,
+        index: usize,
+        host: &HostName,
+        found: Result<Note, StepError>,
+    ) -> Result<Note, StepError> {
+        let note = found?;
+        match note.details.get(POWER).map(String::as_str) {
+            Some("on") => {
+                self.disbelieved().remove(&self.label(index));
+            }
+            Some(_) => {
+                if let Some(why) = self.still_answers(index, host).await {
+                    self.disbelieve(&self.label(index), &why);
+                    return Err(Self::refused(
+                        format!("believe that {host} is off"),
+                        &[why],
+                        "Correct the plug or the \
+                        address of the device, or the host's own `address`",
+                    ));
+                }
+            }
+            None => {}
+        }
+        Ok(note)
     }
 
     /// The other power fences that read, now, that the host has power: it has two supplies, or one of them looks at
@@ -73,6 +118,9 @@ impl Ladder {
 
     /// Why a proof that the host is off, by the fence `proven`, is none after all.
     async fn contradiction(&self, proven: usize, host: &HostName) -> Option<String> {
+        if let Err(why) = self.believed(proven) {
+            return Some(why);
+        }
         let label = self.label(proven);
         if let Some(other) = self.contradicting(proven, host).await.first() {
             return Some(format!(
@@ -96,7 +144,7 @@ impl Ladder {
     async fn agree(&self, proven: usize, host: &HostName, epoch: Epoch) -> Result<Vec<String>, String> {
         let mut said = Vec::new();
         for index in self.contradicting(proven, host).await {
-            match Self::climb(self.rungs[index].as_ref(), host, epoch).await {
+            match self.climb(index, host, epoch).await {
                 Ok(note) => said.push(format!("{}, which read on: {}", self.label(index), note)),
                 Err(why) => return Err(format!("{} reads that {host} is on: {why}", self.label(index))),
             }
@@ -113,8 +161,8 @@ impl Fence for Ladder {
 
     async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
         let mut failures = Vec::new();
-        for (index, rung) in self.rungs.iter().enumerate() {
-            match Self::climb(rung.as_ref(), host, epoch).await {
+        for index in 0..self.rungs.len() {
+            match self.climb(index, host, epoch).await {
                 Ok(mut note) => {
                     note.text = format!("{host} is fenced by {}: {}", self.label(index), note.text);
                     match self.agree(index, host, epoch).await {
@@ -182,6 +230,11 @@ impl Fence for Ladder {
         Ok(Note::new(said.join("; ")))
     }
 
+    fn disbelieve(&self, rung: &str, why: &str) {
+        self.disbelieved()
+            .insert(rung.to_owned(), format!("{why}. No word of it counts before it has read on"));
+    }
+
     async fn has_power(&self, host: &HostName) -> Option<bool> {
         let read = futures_util::future::join_all(self.rungs.iter().map(|rung| rung.has_power(host))).await;
         read.contains(&Some(true)).then_some(true).or_else(|| read.contains(&Some(false)).then_some(false))
@@ -196,6 +249,10 @@ impl Fence for Ladder {
         let mut failures = Vec::new();
         let rungs = self.rungs.iter().enumerate().filter(|(_, rung)| !rung.leaves_running());
         for (index, rung) in rungs {
+            if let Err(why) = self.believed(index) {
+                failures.push(format!("{}: {why}", self.label(index)));
+                continue;
+            }
             match rung.finish(host, epoch).await {
                 Ok(note) => {
                     let text = format!("{host} is off by {}: {}", self.label(index), note.text);
@@ -216,11 +273,9 @@ impl Fence for Ladder {
 
     /// Side by side: what one rung says is not lost because another is broken.
     async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
-        let checks = self
-            .rungs
-            .iter()
-            .enumerate()
-            .map(|(index, rung)| async move { (self.label(index), rung.check(host).await) });
+        let checks = self.rungs.iter().enumerate().map(|(index, rung)| async move {
+            (self.label(index), self.believable(index, host, rung.check(host).await).await)
+        });
         match futures_util::future::join_all(checks).await {
             none if none.is_empty() => vec![(self.name().to_owned(), self.check(host).await)],
             all => all,

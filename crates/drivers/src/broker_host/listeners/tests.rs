@@ -99,7 +99,16 @@ fn of_several_listeners_the_one_with_the_port_is_the_clients() {
 
 #[test]
 fn a_listener_at_loopback_stays_there() {
-    for loopback in ["127.0.0.1", "127.8.8.8", "[::1]", "[::ffff:127.0.0.1]", "localhost", "Localhost."] {
+    for loopback in [
+        "127.0.0.1",
+        "127.8.8.8",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "Localhost.",
+        "ip6-loopback",
+        "127.1",
+    ] {
         listeners_become(
             &format!(
                 "listeners=SASL_SSL://10.0.0.31:9094,PLAINTEXT://{loopback}:9092\n\

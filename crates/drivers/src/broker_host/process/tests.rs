@@ -440,8 +440,9 @@ async fn what_has_no_registration_is_killed_with_what_it_started() {
     assert!(matches!(driver.state(BROKER).await.unwrap(), ProcessState::Exited { .. }));
     let note = driver.kill(BROKER, pid, LONG).await.unwrap();
     assert!(note.text.contains("has ended already"), "{note:?}");
-    // The same epoch may start it again.
+    // The same epoch may start it again. Before it has set its trap, it would end.
     started(&driver, 1).await.unwrap();
+    until("it again", async || (bed.output().matches("ready").count() > 1).then_some(())).await;
     driver.stop(BROKER, Duration::from_secs(1)).await.unwrap_err();
     driver.kill(BROKER, self::pid(&started(&driver, 1).await.unwrap()), LONG).await.unwrap();
 }

@@ -30,6 +30,9 @@ pub(super) const STEADY: Duration = Duration::from_secs(10);
 /// The options by which fence agents are told what a device calls the host.
 const NAMING: [&str; 5] = ["plug", "port", "nodename", "uuid", "name"];
 
+/// The options of fence agents that make `off` take longer, one after the other.
+const WAITING: [&str; 3] = ["delay", "power_wait", "power_timeout"];
+
 /// How long a reading may take that only looks for a contradiction.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
@@ -341,6 +344,7 @@ impl Fence for Device {
             Power::Off => Some(false),
             // It may mean on, and this look is for what speaks against another fence's proof.
             Power::Unknown(Why::Silent) => Some(true),
+            Power::Unknown(Why::Usage) if status.code == Some(0) => Some(true),
             Power::Unknown(_) => None,
         }
     }
@@ -388,24 +392,37 @@ impl Device {
         described: &str,
         refuse: impl Fn(String) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let given = self.options.iter().find(|(key, _)| key.replace('-', "_") == "power_timeout");
-        let limit = match given {
+        let waits = WAITING.map(|option| (option, self.seconds(described, option)));
+        let all: Duration = waits.iter().map(|(_, waits)| *waits).sum();
+        if all < self.timeout {
+            return Ok(());
+        }
+        let waits = waits.iter().filter(|(_, waits)| !waits.is_zero());
+        refuse(format!(
+            "{} may wait {} for the host to go off ({}), and is killed after {}: set timeout to more than that",
+            self.program.display(),
+            human(all),
+            waits
+                .map(|(option, waits)| format!("{option}={}", waits.as_secs_f64()))
+                .collect::<Vec<_>>()
+                .join(", "),
+            human(self.timeout)
+        ))
+    }
+
+    /// An option of seconds, as it is given or as the agent describes its default.
+    fn seconds(&self, described: &str, option: &str) -> Duration {
+        let given = self.options.iter().find(|(key, _)| key.replace('-', "_") == option);
+        let text = match given {
             Some((_, OptionValue::Plain(text))) => Some(text.as_str()),
             Some(_) => None,
-            None => metadata::default_of(described, "power_timeout"),
+            None => metadata::default_of(described, option),
         };
-        let limit =
-            limit.and_then(|text| text.trim().trim_end_matches('s').parse().ok()).map(Duration::from_secs);
-        match limit {
-            Some(limit) if limit >= self.timeout => refuse(format!(
-                "{} may wait {} for the host to go off (power_timeout), and is killed after {}: set timeout to more \
-                 than that",
-                self.program.display(),
-                human(limit),
-                human(self.timeout)
-            )),
-            _ => Ok(()),
-        }
+        let seconds = text.and_then(|text| text.trim().trim_end_matches('s').parse().ok());
+        seconds
+            .filter(|seconds: &f64| *seconds > 0.0)
+            .and_then(|s| Duration::try_from_secs_f64(s).ok())
+            .unwrap_or_default()
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) enum Why {
     OnWithTwo,
     /// Standard output says both.
     Both,
+    /// It told how it is used: it has not understood.
+    Usage,
 }
 
 impl Why {
@@ -44,6 +46,10 @@ impl Why {
             }
             Self::OnWithTwo => "it says on, and its exit code says off: let it exit with 0 when it says on",
             Self::Both => "its output says on and off: let it say one of them",
+            Self::Usage => {
+                "it says how it is used, and no state: it does not know `status`, or does not read its action from \
+                            standard input"
+            }
         }
     }
 }
@@ -59,6 +65,9 @@ const AROUND: [&str; 17] = [
 /// `say_on`: `/bin/true`, and a program that does not read its action, exit with 0 as well.
 pub(super) fn read(code: Option<i32>, stdout: &str, names: &[&str], say_on: bool) -> Power {
     let says = |state| stdout.lines().any(|line| tells(line, state, names));
+    if matches!(code, Some(0 | 2)) && stdout.lines().any(is_usage) {
+        return Power::Unknown(Why::Usage);
+    }
     match (code, says("on"), says("off")) {
         (Some(0 | 2), true, true) => Power::Unknown(Why::Both),
         (Some(0), false, false) if say_on => Power::Unknown(Why::Silent),
@@ -69,6 +78,11 @@ pub(super) fn read(code: Option<i32>, stdout: &str, names: &[&str], say_on: bool
         (Some(2), false, false) => Power::Unknown(Why::NoWord),
         _ => Power::Unknown(Why::Code),
     }
+}
+
+/// `Usage: fence {on|off}`, as the C library's and Python's helpers begin it: what follows lists words, and tells no state.
+fn is_usage(line: &str) -> bool {
+    line.trim_start().get(..5).is_some_and(|head| head.eq_ignore_ascii_case("usage"))
 }
 
 /// Whether `line` says that the host is in `state`, and nothing else.
@@ -114,7 +128,7 @@ mod tests {
         for line in ["on", "Status: ON", "kafka-1 is on", "asking\npower: on"] {
             assert_eq!(read(Some(0), line, &["kafka-1"], true), Power::On, "{line}");
         }
-        for line in ["", "Usage: site-fence on|off|status", "ok", "kafka-2 is on"] {
+        for line in ["", "ok", "kafka-2 is on"] {
             assert_eq!(read(Some(0), line, &["kafka-1"], true), Power::Unknown(Why::Silent), "{line}");
         }
         assert_eq!(read(Some(0), "off", &[], true), Power::Unknown(Why::OffWithZero));
@@ -126,9 +140,6 @@ mod tests {
     fn prose_and_silence_are_no_state() {
         for said in [
             "",
-            "Usage: fence {on|off}",
-            "Usage: ./site-fence on|off",
-            "usage: power off",
             "cannot tell whether the power is off",
             "not off",
             "turned off",
@@ -140,5 +151,17 @@ mod tests {
             assert_eq!(read(Some(2), said, &["kafka-1"], false), Power::Unknown(Why::NoWord), "{said}");
         }
         assert_eq!(read(None, "off", &[], false), Power::Unknown(Why::Code), "killed");
+        for said in [
+            "Usage: fence {on|off}",
+            "Usage: ./site-fence on|off",
+            "usage: power off",
+            "usage: fence ACTION\nActions, one of\n  off\n",
+            "fence: bad action\n\n  Usage:\n  off\n",
+        ] {
+            for (code, say_on) in [(0, false), (0, true), (2, false), (2, true)] {
+                let read = read(Some(code), said, &["kafka-1"], say_on);
+                assert_eq!(read, Power::Unknown(Why::Usage), "{code} {said}");
+            }
+        }
     }
 }

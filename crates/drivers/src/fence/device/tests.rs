@@ -67,7 +67,7 @@ async fn on_unknown_and_failing_are_no_proof() {
         ("exit 0", "says that it is still on"),
         ("echo 'no route to the device' >&2; exit 1", "exit code 1: no route to the device"),
         ("exit 3", "does not say whether it is on or off"),
-        ("echo 'Usage: fence {on|off}'; exit 2", "no line of its output is a state"),
+        ("echo 'Usage: fence {on|off}'; exit 2", "says how it is used, and no state"),
         ("exit 2", "no line of its output is a state"),
         ("echo 'Chassis Power is off'", "let it exit with 2 when it says off"),
         ("kill -9 $$", "signal 9"),
@@ -224,6 +224,10 @@ async fn check_finds_who_calls_the_unknown_off_and_who_waits_longer_than_we_do()
     for (metadata, said) in [
         ("<action name=\"on\" automatic=\"1\"/>", "leaves it running"),
         ("<parameter name=\"power_timeout\"><content default=\"40\"/></parameter>", "set timeout to more"),
+        (
+            "<parameter name=\"delay\"><content default=\"40\"/></parameter>",
+            "(delay=40), and is killed after",
+        ),
         ("<parameter name=\"missing_as_off\"><content default=\"1\"/></parameter>", "it proves nothing"),
     ] {
         let error = agent(metadata).check(&host()).await.unwrap_err().to_string();
@@ -246,14 +250,17 @@ async fn a_fence_that_leaves_the_host_running_says_so() {
 #[tokio::test]
 async fn a_sites_own_program_that_says_nothing_says_nothing_of_the_host() {
     let own = |script: &str| Device { driver: "exec", is_fence_agent: false, ..quick(script) };
-    for script in ["exit 0", "echo 'Usage: site-fence on|off|status'"] {
+    for (script, says) in [
+        ("exit 0", "said nothing that is a state (exit 0): print `on` or `off`"),
+        ("echo 'Usage: site-fence on|off|status'", "says how it is used, and no state"),
+    ] {
         let silent = own(script);
         let error = silent.check(&host()).await.unwrap_err().to_string();
-        assert!(error.contains("print `on` or `off`") && error.contains("from standard input"), "{error}");
+        assert!(error.contains(says) && error.contains("from standard input"), "{error}");
         // It may mean on: it still speaks against another fence's proof.
         assert_eq!(silent.has_power(&host()).await, Some(true), "{script}");
         let error = silent.prove(&host(), EPOCH).await.unwrap_err().to_string();
-        assert!(error.contains("said nothing that is a state (exit 0)"), "{error}");
+        assert!(error.contains(says), "{error}");
         assert!(silent.lift(&host()).await.is_err(), "{script}");
     }
     let says = own("echo on");

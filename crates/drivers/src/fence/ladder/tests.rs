@@ -38,6 +38,10 @@ async fn the_first_proven_rung_is_enough() {
     assert!(note.text.starts_with("kafka-1 is fenced by exec (2 of 3)"), "{}", note.text);
     assert!(note.details["failed_before"].contains("exec (1 of 3): exec could not turn kafka-1 off"));
     assert!(note.details["failed_before"].contains("broken"));
+    assert!(
+        note.text.contains("turned kafka-1 off in") && note.text.contains("reads that kafka-1 is off"),
+        "{note}"
+    );
     assert!(!touched.exists(), "a rung beyond the proven one was used");
 }
 
@@ -70,6 +74,45 @@ async fn a_host_that_answers_by_its_own_address_is_not_off() {
     assert!(error.contains("reads that kafka-1 is off, and 127.0.0.1:"), "{error}");
     // What is cut off its storage alone may answer.
     assert!(Ladder::new(vec![Arc::new(StorageOnly)]).of_the_host_at(own).prove(&host(), EPOCH).await.is_ok());
+}
+
+/// A device that looks at another machine: its order would switch that one off.
+#[tokio::test]
+async fn a_rung_that_read_off_while_the_host_lived_counts_again_once_it_has_read_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ordered, on) = (dir.path().join("ordered"), dir.path().join("on"));
+    let status = format!("[ -e {} ] && {{ echo on; exit 0; }}; echo off; exit 2", on.display());
+    let ladder = Ladder::new(vec![rung(&format!("touch {}", ordered.display()), &status)]);
+    ladder.disbelieve("exec (1 of 1)", "it reads off, and broker 1 there answers");
+    for error in [
+        ladder.fence(&host(), EPOCH).await.unwrap_err(),
+        ladder.prove(&host(), EPOCH).await.unwrap_err(),
+        ladder.clone().finish(&host(), EPOCH).await.unwrap_err(),
+    ] {
+        let error = error.to_string();
+        assert!(
+            error.contains("broker 1 there answers. No word of it counts before it has read on"),
+            "{error}"
+        );
+    }
+    assert!(!ordered.exists(), "it was ordered to switch off what is another machine");
+    ladder.checks(&host()).await;
+    assert!(ladder.prove(&host(), EPOCH).await.is_err(), "it has not read on");
+    std::fs::write(&on, "").unwrap();
+    ladder.checks(&host()).await;
+    std::fs::remove_file(&on).unwrap();
+    assert!(ladder.fence(&host(), EPOCH).await.is_ok());
+}
+
+/// `check` dials the host's own address as a takeover does.
+#[tokio::test]
+async fn check_compares_what_a_rung_reads_with_the_hosts_own_address() {
+    let own = Some(IpAddr::from([127, 0, 0, 1]));
+    let checked = |ladder: Ladder| async move { ladder.checks(&host()).await.remove(0).1 };
+    let error = checked(Ladder::new(vec![works()]).of_the_host_at(own)).await.unwrap_err().to_string();
+    assert!(error.contains("reads that kafka-1 is off, and 127.0.0.1:"), "{error}");
+    assert!(checked(Ladder::new(vec![works()])).await.is_ok());
+    assert!(checked(Ladder::new(vec![rung("exit 0", "echo on; exit 0")]).of_the_host_at(own)).await.is_ok());
 }
 
 /// Two outlets as two rungs: one of them off is no proof while the other reads on.
