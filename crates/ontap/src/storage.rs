@@ -54,6 +54,22 @@ pub fn build(
     Ok(storage)
 }
 
+/// What ONTAP is told before the log dirs are attached, in order, for people to read.
+#[must_use]
+pub fn admission(config: &StorageConfig) -> Vec<String> {
+    let (grant, snapshot) = (config.grant(), config.snapshot());
+    let volumes = snapshot.and_then(|own| own.volumes.as_ref()).or(grant.map(|grant| &grant.volumes));
+    let taken = snapshot.map(|_| match volumes {
+        Some(volumes) => format!("take a snapshot of {}", volumes.join(", ")),
+        None => "take a snapshot of its volumes".to_owned(),
+    });
+    let admitted = grant.map(|grant| {
+        let addresses: Vec<String> = grant.addresses.iter().map(ToString::to_string).collect();
+        format!("let {} in to {} of {}", addresses.join(", "), grant.volumes.join(", "), grant.svm)
+    });
+    taken.into_iter().chain(admitted).collect()
+}
+
 /// Where the volumes of `broker` are, if its grant says so, or else its snapshots.
 #[must_use]
 pub fn watched(config: &StorageConfig, broker: BrokerId) -> Option<Watched> {
@@ -83,4 +99,29 @@ pub fn addresses(config: &StorageConfig) -> Vec<IpAddr> {
 fn within<T>(section: &str, built: Result<Option<T>, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
     let said = |said: Vec<String>| problems.extend(said.iter().map(|text| format!("{section}.{text}")));
     built.map_err(said).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYSTEM: &str =
+        "ontap = { url = \"https://192.0.2.1\", user = \"kafka\", password_file = \"/etc/ontap\" }\n";
+
+    fn told(sections: &str) -> Vec<String> {
+        admission(&toml::from_str(&format!("driver = \"mounted\"\n{sections}")).unwrap())
+    }
+
+    #[test]
+    fn a_plan_can_say_what_ontap_is_told_before_anything_is_mounted() {
+        let grant = format!(
+            "[grant]\n{SYSTEM}svm = \"svm1\"\nvolumes = [\"k1\", \"k2\"]\naddresses = [\"10.0.0.9\"]\n"
+        );
+        let admitted = "let 10.0.0.9 in to k1, k2 of svm1";
+        assert_eq!(told(""), Vec::<String>::new());
+        assert_eq!(told(&grant), [admitted]);
+        assert_eq!(told(&format!("{grant}[snapshot]\n")), ["take a snapshot of k1, k2", admitted]);
+        let own = format!("{SYSTEM}svm = \"svm1\"\nvolumes = [\"k3\"]\n");
+        assert_eq!(told(&format!("[snapshot]\n{own}")), ["take a snapshot of k3"]);
+    }
 }

@@ -220,6 +220,7 @@ impl Run {
             address: Some(format!("10.0.0.{}/24", b + 1)),
             racks: Vec::new(),
             locks: Locks::default(),
+            admission: Vec::new(),
         };
         let hosts = 0..state.hosts.len();
         let first = if self.scenario.home_agents { 0 } else { self.scenario.brokers };

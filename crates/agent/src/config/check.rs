@@ -382,6 +382,7 @@ impl Check<'_> {
         }
         let properties = self.doc.read(&at("properties")).unwrap_or_default();
         let locks = storage.as_ref().map(StorageConfig::locks).unwrap_or_default();
+        let admission = storage.as_ref().map(ontap::storage::admission).unwrap_or_default();
         let moved = address.as_ref().map(|address| address.address().to_owned());
         let broker = Broker {
             id: id?,
@@ -391,6 +392,7 @@ impl Check<'_> {
             address: moved,
             racks: self.doc.read(&at("racks")).unwrap_or_default(),
             locks,
+            admission,
         };
         Some((broker, BrokerConfig { address, storage: storage?, properties }))
     }

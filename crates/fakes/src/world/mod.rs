@@ -199,6 +199,7 @@ impl World {
             address: Some("10.0.0.1/24".to_owned()),
             racks: Vec::new(),
             locks: Locks::default(),
+            admission: Vec::new(),
         };
         Topology {
             here: "standby-1".into(),

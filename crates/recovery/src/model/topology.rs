@@ -84,6 +84,8 @@ pub struct Broker {
     pub racks: Vec<String>,
     /// What becomes of the lock that a dead owner's Kafka held.
     pub locks: Locks,
+    /// What is done at the storage before its log dirs are attached, in order, for people to read.
+    pub admission: Vec<String>,
 }
 
 /// What becomes of the lock that a dead owner's Kafka held on each log dir.
@@ -182,6 +184,7 @@ mod tests {
                 address: None,
                 racks: Vec::new(),
                 locks: Locks::default(),
+                admission: Vec::new(),
             };
             let topology = Topology {
                 here: "here".into(),

@@ -265,6 +265,7 @@ fn prepare(broker: &Broker, freed: bool) -> Stage {
     if let Some(address) = broker.address.clone().filter(|_| !freed) {
         steps.push(Step::MoveAddress { broker: id, address });
     }
-    steps.push(Step::AttachStorage { broker: id, log_dirs: broker.log_dirs.clone() });
+    let (log_dirs, admission) = (broker.log_dirs.clone(), broker.admission.clone());
+    steps.push(Step::AttachStorage { broker: id, log_dirs, admission });
     Stage { phase: Phase::Prepare, steps }
 }

@@ -77,6 +77,9 @@ pub enum Step {
         broker: BrokerId,
         /// The log dirs.
         log_dirs: Vec<PathBuf>,
+        /// What the storage is told first, in order, for people. Unsaid in a plan of an older agent.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        admission: Vec<String>,
     },
     /// Write the `server.properties` Kafka will be started with.
     RenderConfig {
@@ -333,7 +336,10 @@ impl fmt::Display for Step {
             }
             Self::FinishFence { host, .. } => write!(f, "stop {host} itself, so that it answers nobody"),
             Self::MoveAddress { address, .. } => write!(f, "move {address} to this host"),
-            Self::AttachStorage { log_dirs, .. } => write!(f, "attach {}", paths(log_dirs)),
+            Self::AttachStorage { log_dirs, admission, .. } => {
+                admission.iter().try_for_each(|first| write!(f, "{first}, then "))?;
+                write!(f, "attach {}", paths(log_dirs))
+            }
             Self::RenderConfig { broker } => write!(f, "render server.properties of broker {broker}"),
             Self::BreakLocks { broker } => write!(f, "break what locks of broker {broker} are left"),
             Self::AwaitLocks { log_dirs, at_most, lease, .. } => {
@@ -347,7 +353,7 @@ impl fmt::Display for Step {
             Self::VerifyLogDirs { log_dirs, .. } => {
                 write!(f, "verify cluster, node and directory ids in {}", paths(log_dirs))
             }
-            Self::Unregister { broker, decision: Unregister::Use { .. } } => {
+            Self::Unregister { broker, decision: Unregister::Use { .. }, .. } => {
                 write!(f, "unregister the dead broker {broker} at the active controller, once")
             }
             Self::Unregister { decision: Unregister::Wait { why }, .. } => {
@@ -370,4 +376,23 @@ impl fmt::Display for Step {
 
 fn paths(paths: &[PathBuf]) -> String {
     paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_what_the_storage_is_told_first_and_an_older_one_is_still_read() {
+        let older = r#"{"step":"attach_storage","broker":1,"log_dirs":["/mnt/a"]}"#;
+        let mut step: Step = serde_json::from_str(older).unwrap();
+        assert_eq!(step.to_string(), "attach /mnt/a");
+        assert_eq!(serde_json::to_string(&step).unwrap(), older);
+        if let Step::AttachStorage { admission, .. } = &mut step {
+            *admission = ["take a snapshot of k1", "let 10.0.0.9 in to k1 of svm1"].map(str::to_owned).into();
+        }
+        let told = "take a snapshot of k1, then let 10.0.0.9 in to k1 of svm1, then attach /mnt/a";
+        assert_eq!(step.to_string(), told);
+        assert_eq!(serde_json::from_str::<Step>(&serde_json::to_string(&step).unwrap()).unwrap(), step);
+    }
 }

@@ -100,7 +100,7 @@ pub(super) mod tests {
         let fence = Step::Fence { host: "b1".into(), ladder: vec!["exec".to_owned()] };
         let prepare = vec![
             Step::MoveAddress { broker, address: "10.0.0.1/24".to_owned() },
-            Step::AttachStorage { broker, log_dirs: Vec::new() },
+            Step::AttachStorage { broker, log_dirs: Vec::new(), admission: Vec::new() },
         ];
         let plan = Plan {
             broker,
