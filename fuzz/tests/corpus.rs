@@ -68,6 +68,7 @@ targets! {
     wire_answer
     wire_frames
     wire_offer
+    zookeeper
 }
 
 fn broken(input: &[u8]) {

@@ -79,7 +79,10 @@ pub fn equip_home(lab: &Lab, cluster: &Cluster, home: &Host, ledger: Storage) ->
 /// When the fence agent has not been built.
 pub fn config(lab: &Lab, cluster: &Cluster, own: &Host) -> Result<Table> {
     let mut config = base(cluster, own.name());
-    let is_controller = |name: &str| cluster.controllers().iter().any(|node| node.home_name() == name);
+    let is_controller = |name: &str| {
+        let of_zookeeper = cluster.zookeeper().is_some_and(|server| server.host().name() == name);
+        of_zookeeper || cluster.controllers().iter().any(|node| node.home_name() == name)
+    };
     let hosts = lab.hosts().into_keys().filter(|name| !is_controller(name));
     config
         .insert("host".to_owned(), hosts.map(|name| fenced(lab, &name)).collect::<Result<Vec<_>>>()?.into());
@@ -160,6 +163,9 @@ fn base(cluster: &Cluster, host: &str) -> Table {
     let mut section = Table::new();
     section.insert("bootstrap".to_owned(), bootstrap.into());
     section.insert("controllers".to_owned(), controllers.into());
+    if let Some(zookeeper) = cluster.zookeeper() {
+        section.insert("zookeeper".to_owned(), format!("{}:2181", zookeeper.host().address()).into());
+    }
     if let Ok(secured) = cluster.secured() {
         secured.configure(&mut section);
     }

@@ -7,6 +7,7 @@ mod looks;
 mod nfs;
 mod secured;
 mod standing;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -171,10 +172,15 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
 }
 
 fn controllers(config: &Config) -> Vec<Look> {
+    if let Some(connect) = config.cluster.zookeeper.clone() {
+        let known = config.topology.brokers.keys().copied().collect::<Vec<_>>();
+        let look = move || zookeeper::look(connect.clone(), known.clone());
+        return vec![Look::standing(Check::Controller("ZooKeeper".to_owned()), look)];
+    }
     if config.cluster.controllers.is_empty() {
         let check = Check::Controller(String::new());
         let says = "none are configured: a takeover waits for the dead broker's session to expire";
-        let remedy = "name them in cluster.controllers";
+        let remedy = "name them in cluster.controllers, or ZooKeeper in cluster.zookeeper";
         let warning = move || vec![Item::warn(Check::Controller(String::new()), says, remedy)];
         return vec![Look::told(check, warning)];
     }

@@ -268,7 +268,6 @@ fn signals(
     let mut signals: Vec<Arc<dyn HealthSignal>> = vec![
         Arc::new(metadata),
         Arc::new(KafkaProbe::new(dialers.brokers.clone(), listeners, listed.clone())),
-        Arc::new(KafkaQuorum::new(dialers.clone(), &config.cluster.controllers, bootstrap)),
         Arc::new(KafkaRegistration::new(
             dialers.clone(),
             guarded.clone(),
@@ -278,6 +277,10 @@ fn signals(
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
         Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
+    // With ZooKeeper there is no metadata log that brokers fetch.
+    if config.cluster.zookeeper.is_none() {
+        signals.push(Arc::new(KafkaQuorum::new(dialers.clone(), &config.cluster.controllers, bootstrap)));
+    }
     for canary in &config.canaries {
         let canary = canary.clone().build(config.topology.here.clone(), &guarded, OURSELVES.into());
         signals.push(Arc::new(canary));

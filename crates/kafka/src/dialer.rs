@@ -108,6 +108,24 @@ impl Dialer {
         addresses: &[SocketAddr],
         until: Instant,
     ) -> Result<Connection, WireError> {
+        let stream = self.stream_with(material, at, addresses, until).await?;
+        Connection::over(stream, at, self.0.clone())
+    }
+
+    /// A connection to what is no broker and no controller, and speaks a protocol of its own.
+    pub(crate) async fn stream(&self, at: &Endpoint, until: Instant) -> Result<Stream, WireError> {
+        let addresses = self.resolve(at, until).await?;
+        let material = self.material(at, until).await?;
+        self.stream_with(material.as_deref(), at, &addresses, until).await
+    }
+
+    async fn stream_with(
+        &self,
+        material: Option<&Material>,
+        at: &Endpoint,
+        addresses: &[SocketAddr],
+        until: Instant,
+    ) -> Result<Stream, WireError> {
         let begun = Instant::now();
         let name = ServerName::try_from(at.host.clone());
         let stream = match timeout_at(until, TcpStream::connect(addresses)).await {
@@ -118,17 +136,16 @@ impl Dialer {
                 return Err(WireError::Unreachable { at: at.clone(), source });
             }
         };
-        let stream = match material.and_then(|material| material.tls.clone()) {
+        match material.and_then(|material| material.tls.clone()) {
             Some(tls) => {
                 let name = name.map_err(|_| {
                     let why = format!("`{}` is no name that a certificate can have", at.host);
                     WireError::Untrusted { at: at.clone(), why }
                 })?;
-                Stream::tls(stream, tls, name)
+                Ok(Stream::tls(stream, tls, name))
             }
-            None => Stream::Plain(stream),
-        };
-        Connection::over(stream, at, self.0.clone())
+            None => Ok(Stream::Plain(stream)),
+        }
     }
 
     /// A plaintext listener ends a TLS handshake without a word, as a process that dies does. The two are told

@@ -8,6 +8,8 @@ use std::fmt::{Debug, Display};
 use std::path::Path;
 use std::str::FromStr;
 
+use bytes::Bytes;
+
 use super::meta_properties::MetaProperties;
 use super::properties::Properties;
 use super::wire::Controller;
@@ -60,6 +62,18 @@ pub fn meta_properties(bytes: &[u8]) {
         Ok(meta) => assert!(meta.version <= 1 && !meta.cluster_id.is_empty() && meta.node_id.0 >= 0),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+/// What ZooKeeper answers, whatever was asked.
+pub fn zookeeper(bytes: &[u8]) {
+    let said = Bytes::copy_from_slice(bytes);
+    if let Some(node) = super::zookeeper::node(said.clone()) {
+        assert!(node.data.len() < bytes.len());
+    }
+    if let Some(names) = super::zookeeper::children(said.clone()) {
+        assert!(names.iter().map(|name| name.len() + 4).sum::<usize>() <= bytes.len());
+    }
+    super::zookeeper::failed(said);
 }
 
 /// What is read is written back as the same thing.

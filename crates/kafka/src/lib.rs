@@ -7,5 +7,7 @@ pub mod meta_properties;
 pub mod properties;
 pub mod security;
 pub mod wire;
+mod zookeeper;
 
 pub use dialer::{Dialer, Dialers};
+pub use zookeeper::{ZNode, ZooKeeper};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::event::{Event, What};
 use crate::journal::{Direction, EpochJournal};
-use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered};
+use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered, human};
 use crate::plan::{Plan, Proves, Step, Unregister};
 use crate::ports::{Ports, StepError, chain};
 
@@ -22,6 +22,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker.
 /// Longer than it gives Kafka itself.
 const RELEASED_WITHIN: Duration = Duration::from_secs(150);
+
+/// The longest session that ZooKeeper gives by default: 20 of its ticks, of 2 s.
+const EXPIRED_WITHIN: Duration = Duration::from_secs(45);
 
 /// What a run knows beside its journal. None of it survives a crash, on purpose.
 pub(crate) struct Context<'a> {
@@ -82,12 +85,14 @@ impl<'a> Context<'a> {
                 };
                 ports.broker_host.verify(*broker, cluster_id.as_deref()).await
             }
-            Step::Unregister { broker, decision } => {
+            Step::Unregister { broker, decision, zookeeper } => {
                 // Of a Kafka that somebody has started here since, it would take the registration.
-                match self.look_here_again(*broker, self.proofs(step)?).await {
-                    Ok(_) => Ok(self.unregister(*broker, decision).await),
-                    Err(error) => Ok(Note::new(format!("not sent: {}", chain(&error)))),
-                }
+                let note = match self.look_here_again(*broker, self.proofs(step)?).await {
+                    Ok(_) => self.unregister(*broker, decision, *zookeeper).await,
+                    Err(error) => Note::new(format!("not sent: {}", chain(&error))),
+                };
+                let waits = *zookeeper && !self.is_gone();
+                Ok(if waits { note.and(self.await_expiry(*broker).await) } else { note })
             }
             Step::ResetClients { broker } => port(&ports.addresses, *broker, step)?.reset_clients().await,
             Step::StartBroker { broker } => {
@@ -193,7 +198,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    async fn unregister(&self, broker: BrokerId, decision: &Unregister) -> Note {
+    async fn unregister(&self, broker: BrokerId, decision: &Unregister, zookeeper: bool) -> Note {
         let sharing = match decision {
             Unregister::Use { sharing } => sharing,
             Unregister::Wait { why } => return Note::new(format!("not used: {why}")),
@@ -201,7 +206,8 @@ impl<'a> Context<'a> {
         match self.ports.cluster.unregister(broker, sharing).await {
             Unregistered::Gone => {
                 *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
-                Note::new("the active controller removed the dead broker's registration")
+                let who = if zookeeper { "ZooKeeper" } else { "the active controller" };
+                Note::new(format!("{who} removed the dead broker's registration"))
             }
             Unregistered::NotSent { why } => Note::new(format!("not sent: {why}")),
             Unregistered::Refused { why } => Note::new(format!("refused by the controller: {why}")),
@@ -209,6 +215,25 @@ impl<'a> Context<'a> {
                 "no answer, and never sent again: {why}; the session has to expire, and should it hit the new \
                      incarnation, that is started once more"
             )),
+        }
+    }
+
+    /// Waits until the session of the dead broker has ended: before, Kafka would end at once.
+    async fn await_expiry(&self, broker: BrokerId) -> Note {
+        let clock = &self.ports.clock;
+        let begun = clock.now().mono;
+        loop {
+            let registered = self.ports.cluster.registered(broker).await;
+            let waited = clock.now().mono.since(begun);
+            match registered {
+                Ok(false) => return Note::new(format!("its registration was gone after {}", human(waited))),
+                Ok(true) | Err(_) if waited < EXPIRED_WITHIN => {}
+                Ok(true) => return Note::new(format!("it was still registered after {}", human(waited))),
+                Err(error) => {
+                    return Note::new(format!("nobody knows whether it is gone: {}", chain(&error)));
+                }
+            }
+            clock.sleep(LOOK_AGAIN).await;
         }
     }
 

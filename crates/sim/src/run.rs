@@ -236,6 +236,7 @@ impl Run {
                 .map(|h| state.name(h))
                 .collect(),
             controllers_known: true,
+            zookeeper: false,
             known: (0..self.scenario.brokers).map(id).collect(),
             standby: Standby { rank: rank(here), rack: None, max_brokers: limit(&state, here) },
             peers: peers.collect::<BTreeSet<_>>(),

@@ -67,12 +67,12 @@ impl Bed {
         Ok(())
     }
 
-    /// The same with an older Kafka, which is fetched if need be.
+    /// The same with another Kafka, which is fetched if need be.
     ///
     /// # Errors
     /// It cannot be fetched.
-    pub(crate) fn older_kafka(mut self) -> Result<Self> {
-        self.kafka_home = kafka::ensure(&kafka::OLDER)?;
+    pub(crate) fn with_kafka(mut self, release: &kafka::Release) -> Result<Self> {
+        self.kafka_home = kafka::ensure(release)?;
         self.classes = None;
         Ok(self)
     }

@@ -45,6 +45,9 @@ pub(crate) enum Bench {
         /// A property for every broker, to see what it is good for; such as replica.fetch.backoff.ms=100.
         #[arg(long, value_name = "KEY=VALUE")]
         broker_property: Vec<String>,
+        /// Which Kafka: that of today, 3.9.2, or 3.2.3 with ZooKeeper.
+        #[arg(long, value_name = "VERSION", default_value = kafka::CURRENT.version, value_parser = kafka::VERSIONS)]
+        kafka: String,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -199,12 +202,14 @@ struct Call {
     options: Vec<(&'static str, String)>,
     /// It takes hosts with kernels of their own.
     nfs: bool,
+    /// Another Kafka than today's.
+    kafka: Option<&'static kafka::Release>,
 }
 
 impl Call {
     fn new(what: &'static str, options: &[(&'static str, &str)]) -> Self {
         let options = options.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        Self { what, options, nfs: false }
+        Self { what, options, nfs: false, kafka: None }
     }
 
     /// Why it cannot be run here.
@@ -224,6 +229,9 @@ impl Call {
         preflight::ensure(Scope::Stories)?;
         let workspace = Workspace::find()?;
         let mut bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Release)?;
+        if let Some(release) = self.kafka {
+            bed = bed.with_kafka(release)?;
+        }
         if self.nfs {
             bed.add_nfs()?;
         }
@@ -243,8 +251,9 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { runs, java_options, broker_property, json } => {
+        Bench::Takeover { runs, java_options, broker_property, kafka, json } => {
             let mut call = Call::new("takeover", &[("runs", &runs.to_string())]);
+            call.kafka = kafka::other(kafka);
             call.options.extend(java_options.iter().map(|words| ("java-options", words.clone())));
             call.options.extend(broker_property.iter().map(|pair| ("broker-property", pair.clone())));
             on_the_bed(call, json)
@@ -255,7 +264,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         }
         Bench::Cpu { rate, seconds, json } => {
             let options = [("rate", rate), ("seconds", seconds)].map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "cpu", options: options.into(), nfs: false }, json)
+            on_the_bed(Call { what: "cpu", options: options.into(), nfs: false, kafka: None }, json)
         }
         Bench::Nfs { runs, json } => {
             if let Some(why) = nfs_bed::obstacle() {
@@ -268,7 +277,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Detection { seconds, deaths, json } => {
             let options =
                 [("seconds", seconds), ("deaths", deaths)].map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "detection", options: options.into(), nfs: false }, json)
+            on_the_bed(Call { what: "detection", options: options.into(), nfs: false, kafka: None }, json)
         }
         Bench::Footprint { seconds, json } => {
             on_the_bed(Call::new("footprint", &[("seconds", &seconds.to_string())]), json)
@@ -276,7 +285,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Scale { brokers, partitions, seconds, json } => {
             let options = [("brokers", brokers), ("partitions", partitions), ("seconds", seconds)];
             let options = options.map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "scale", options: options.into(), nfs: false }, json)
+            on_the_bed(Call { what: "scale", options: options.into(), nfs: false, kafka: None }, json)
         }
         Bench::Ledger { brokers, dir, json } => ledger(*brokers, dir.as_deref(), json),
         Bench::Ontap { runs, json } => ontap(*runs, json),

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::bed::Bed;
 use crate::ec2_bed;
+use crate::kafka;
 use crate::preflight::{self, Scope};
 use crate::workspace::{Profile, Workspace};
 
@@ -23,6 +24,9 @@ pub(crate) struct Args {
     /// How the cluster's listeners are secured: with `sasl_ssl` there are certificates, logins and rights as well.
     #[arg(long, value_name = "PROTOCOL", default_value = "plaintext", value_parser = ["plaintext", "sasl_ssl"])]
     security: String,
+    /// Which Kafka: that of today, 3.9.2, or 3.2.3 with ZooKeeper.
+    #[arg(long, value_name = "VERSION", default_value = kafka::CURRENT.version, value_parser = kafka::VERSIONS)]
+    kafka: String,
 }
 
 /// What the hosts of a demonstration are.
@@ -39,6 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
     let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
+    let bed = match kafka::other(&args.kafka) {
+        Some(release) => bed.with_kafka(release)?,
+        None => bed,
+    };
     let svg = args.svg.clone().unwrap_or_else(|| workspace.root.join("target/timeline.svg"));
     let svg = std::path::absolute(svg).context("--svg is not a usable path")?;
     let mut demo = bed.program("demo")?;

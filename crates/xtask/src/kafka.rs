@@ -20,7 +20,7 @@ use crate::{cache, shell};
 
 /// A release, and the pom that it is assembled from.
 pub(crate) struct Release {
-    version: &'static str,
+    pub(crate) version: &'static str,
     pom: &'static str,
 }
 
@@ -28,6 +28,17 @@ pub(crate) struct Release {
 pub(crate) const CURRENT: Release = Release { version: "4.3.1", pom: include_str!("../kafka-pom.xml") };
 /// The last of the releases before 4.0.
 pub(crate) const OLDER: Release = Release { version: "3.9.2", pom: include_str!("../kafka-3-pom.xml") };
+/// One from before KRaft was ready, with the ZooKeeper that it needs.
+pub(crate) const WITH_ZOOKEEPER: Release =
+    Release { version: "3.2.3", pom: include_str!("../kafka-3.2-pom.xml") };
+
+/// The versions of all of them.
+pub(crate) const VERSIONS: [&str; 3] = [CURRENT.version, OLDER.version, WITH_ZOOKEEPER.version];
+
+/// The one of this version, if it is not today's.
+pub(crate) fn other(version: &str) -> Option<&'static Release> {
+    [&OLDER, &WITH_ZOOKEEPER].into_iter().find(|release| release.version == version)
+}
 
 /// In the format of sha256sum, so that a person can check it too.
 const MANIFEST: &str = "SHA256SUMS";
@@ -224,7 +235,7 @@ mod tests {
     fn the_key_is_fnv_1a_and_each_pom_names_its_version() {
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        for Release { version, pom } in [CURRENT, OLDER] {
+        for Release { version, pom } in [CURRENT, OLDER, WITH_ZOOKEEPER] {
             assert!(pom.contains(&format!("<kafka.version>{version}</kafka.version>")));
         }
     }

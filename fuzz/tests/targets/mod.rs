@@ -29,6 +29,7 @@ const TARGETS: &[(&str, Run)] = &[
     ("wire_answer", kafka::wire::fuzz::answer),
     ("wire_frames", kafka::wire::fuzz::frames),
     ("wire_offer", kafka::wire::fuzz::offer),
+    ("zookeeper", kafka::fuzz::zookeeper),
 ];
 
 /// Every target.

@@ -15,10 +15,11 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::format::format_all;
 use super::node::{BROKER_PORT, CONTROLLER_PORT, Home, Node, mount_point, write_properties};
-use super::properties::{self, voters};
+use super::properties::{self, By, voters};
 use super::secured::{BETWEEN_PORT, Secured, Security, Signer};
 use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
+use super::zookeeper::Server;
 use super::{Jvm, Kafka, LOG4J, LOG4J_1, start_script};
 use crate::eventually;
 use crate::export::Storage;
@@ -87,6 +88,8 @@ pub struct Cluster {
     artifacts: PathBuf,
     storage: Storage,
     secured: Option<Secured>,
+    /// What holds it together where it has no controllers.
+    zookeeper: Option<Server>,
 }
 
 impl Cluster {
@@ -118,9 +121,7 @@ impl Cluster {
     fn prepare(lab: &Lab, spec: &ClusterSpec) -> Result<Self> {
         let kafka = Kafka::home()?;
         let conf = lab.kept("conf")?;
-        let log4j = conf.join("log4j2.properties");
-        fs::write(&log4j, LOG4J)?;
-        fs::write(conf.join("log4j.properties"), LOG4J_1)?;
+        let log4j = log_settings(&conf)?;
         let secured = Secured::prepare(spec.security, conf.join("security"))?;
         let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
 
@@ -143,7 +144,9 @@ impl Cluster {
             let (process, tls) = (Mutex::default(), secured.as_ref().map(Secured::own));
             Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process, tls })
         };
-        let controllers: Vec<Node> = (1..=if spec.combined { 0 } else { spec.controllers })
+        let zookeeper = kafka.has_zookeeper().then(|| Server::start(lab, &kafka, &conf)).transpose()?;
+        let alone = spec.combined || zookeeper.is_some();
+        let controllers: Vec<Node> = (1..=if alone { 0 } else { spec.controllers })
             .map(|n| {
                 let (id, host, ip) = (100 + i32::from(n), format!("c{n}"), 20 + n);
                 node(id, (&host, ip), ip, CONTROLLER_PORT, &Jvm::quick("256m"))
@@ -154,30 +157,29 @@ impl Cluster {
             .collect::<Result<_>>()?;
 
         let voters = voters(&controllers, &brokers);
+        let held_by = match &zookeeper {
+            Some(_) => By::ZooKeeper(Server::address()),
+            None => By::Controllers(&voters),
+        };
         let by = secured.as_ref();
-        let common = properties::common(spec, by, &voters);
-        let mut formats = Vec::new();
-        for node in &controllers {
-            let properties = properties::of_controller(spec, by, node, &common);
-            write_properties(&node.properties, &properties)?;
-            formats.push((node, properties));
-        }
-        for node in &brokers {
-            let properties = properties::of_broker(spec, by, node, &common);
-            write_properties(&node.properties, &properties)?;
-            formats.push((node, properties));
-        }
+        let common = properties::common(spec, by, held_by);
+        let of_controllers = controllers.iter().map(|n| (n, properties::of_controller(spec, by, n, &common)));
+        let of_brokers = brokers.iter().map(|n| (n, properties::of_broker(spec, by, held_by, n, &common)));
+        let formats: Vec<_> = of_controllers.chain(of_brokers).collect();
+        formats.iter().try_for_each(|(node, properties)| write_properties(&node.properties, properties))?;
         let extra = [spec.format.clone(), by.map(Secured::format).unwrap_or_default()].concat();
-        format_all(&kafka, &log4j, &extra, &formats)?;
+        // A broker of ZooKeeper's time formats its log dirs itself.
+        if zookeeper.is_none() {
+            format_all(&kafka, &log4j, &extra, &formats)?;
+        }
         let start_script = start_script(&kafka, &spec.jvm);
-        for node in &brokers {
-            if let Some(home) = spec.guests.get(&node.id) {
-                nfs::kafka::install_home(home, node, &start_script)?;
-            }
+        let at_home = brokers.iter().filter_map(|node| Some((spec.guests.get(&node.id)?, node)));
+        for (home, node) in at_home {
+            nfs::kafka::install_home(home, node, &start_script)?;
         }
 
         let template = conf.join("template.properties");
-        write_properties(&template, &properties::template(spec, by, &common))?;
+        write_properties(&template, &properties::template(spec, by, held_by, &common))?;
         let command = run(&spec.jvm, "{properties}");
         Ok(Self {
             brokers,
@@ -188,7 +190,14 @@ impl Cluster {
             artifacts: lab.artifacts().to_owned(),
             storage: spec.storage,
             secured,
+            zookeeper,
         })
+    }
+
+    /// Its ZooKeeper, where it has one.
+    #[must_use]
+    pub fn zookeeper(&self) -> Option<&Server> {
+        self.zookeeper.as_ref()
     }
 
     /// All brokers.
@@ -221,6 +230,9 @@ impl Cluster {
     /// All controllers as `id@host:port`, as `[cluster] controllers` wants them.
     #[must_use]
     pub fn controller_endpoints(&self) -> Vec<String> {
+        if self.zookeeper.is_some() {
+            return Vec::new();
+        }
         voters(&self.controllers, &self.brokers)
     }
 
@@ -430,6 +442,14 @@ impl Cluster {
             ended.iter().map(|process| format!("{} ended:\n{}", process.name(), process.last_words()));
         words.collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Writes what Kafka of either kind reads of how it logs. The path is the newer's.
+fn log_settings(conf: &Path) -> Result<PathBuf> {
+    let log4j = conf.join("log4j2.properties");
+    fs::write(&log4j, LOG4J)?;
+    fs::write(conf.join("log4j.properties"), LOG4J_1)?;
+    Ok(log4j)
 }
 
 fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {

@@ -10,6 +10,7 @@ mod secured;
 mod tool;
 mod watch;
 mod wire;
+mod zookeeper;
 
 use std::env;
 use std::fs;
@@ -23,6 +24,7 @@ pub(crate) use node::pid_file;
 pub use secured::{AGENT_PASSWORD, Secured, Security, Signer};
 pub use watch::{Rejoin, Standing, Watch};
 pub use wire::{ClusterView, Door, Partition, Wire};
+pub use zookeeper::Server as ZooKeeper;
 
 /// Names the directory that holds Kafka's `libs`.
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
@@ -123,6 +125,11 @@ impl Kafka {
     /// Whether it is of before 4.0, and logs by another library.
     fn is_older(&self) -> bool {
         self.version.starts_with("3.")
+    }
+
+    /// Whether it is of before KRaft was ready, and its cluster has ZooKeeper.
+    pub(crate) fn has_zookeeper(&self) -> bool {
+        self.version.starts_with("3.2.")
     }
 
     /// The Java that runs it.

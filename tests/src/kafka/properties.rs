@@ -19,19 +19,46 @@ pub(super) fn owned<const N: usize>(entries: [(&str, String); N]) -> Properties 
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-pub(super) fn common(spec: &ClusterSpec, secured: Option<&Secured>, voters: &[String]) -> Properties {
+/// Who holds the cluster together.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum By<'a> {
+    /// Controllers of its own, as voters.
+    Controllers(&'a [String]),
+    /// ZooKeeper, at this address.
+    ZooKeeper(SocketAddr),
+}
+
+impl By<'_> {
+    fn properties(self) -> Properties {
+        match self {
+            By::Controllers(voters) => owned([
+                ("controller.quorum.voters", voters.join(",")),
+                ("controller.listener.names", "CONTROLLER".to_owned()),
+                ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned()),
+            ]),
+            By::ZooKeeper(at) => owned([("zookeeper.connect", at.to_string())]),
+        }
+    }
+
+    fn id(self) -> &'static str {
+        match self {
+            By::Controllers(_) => "node.id",
+            By::ZooKeeper(_) => "broker.id",
+        }
+    }
+}
+
+pub(super) fn common(spec: &ClusterSpec, secured: Option<&Secured>, by: By<'_>) -> Properties {
     let internal = spec.brokers.min(3).to_string();
-    let mut properties = owned([
-        ("controller.quorum.voters", voters.join(",")),
-        ("controller.listener.names", "CONTROLLER".to_owned()),
-        ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned()),
+    let mut properties = by.properties();
+    properties.extend(owned([
         ("auto.create.topics.enable", "false".to_owned()),
         ("offsets.topic.replication.factor", internal.clone()),
         ("offsets.topic.num.partitions", "5".to_owned()),
         ("transaction.state.log.replication.factor", internal),
         ("transaction.state.log.num.partitions", "5".to_owned()),
         ("group.initial.rebalance.delay.ms", "0".to_owned()),
-    ]);
+    ]));
     properties.extend(secured.map(Secured::of_all).unwrap_or_default());
     properties
 }
@@ -57,16 +84,17 @@ pub(super) fn of_controller(
 pub(super) fn of_broker(
     spec: &ClusterSpec,
     secured: Option<&Secured>,
+    by: By<'_>,
     node: &Node,
     common: &Properties,
 ) -> Properties {
-    let mut properties = template(spec, secured, common);
+    let mut properties = template(spec, secured, by, common);
     let mut listeners = brokers_listeners(secured, Some(node.ip));
     if spec.combined {
         listeners.push(format!("CONTROLLER://{}:{CONTROLLER_PORT}", node.ip));
     }
     properties.extend(owned([
-        ("node.id", node.id.to_string()),
+        (by.id(), node.id.to_string()),
         ("listeners", listeners.join(",")),
         ("advertised.listeners", listeners.join(",")),
         ("log.dirs", node.all_log_dirs().join(",")),
@@ -76,7 +104,12 @@ pub(super) fn of_broker(
 }
 
 /// What identifies a broker is put in by whoever starts one.
-pub(super) fn template(spec: &ClusterSpec, secured: Option<&Secured>, common: &Properties) -> Properties {
+pub(super) fn template(
+    spec: &ClusterSpec,
+    secured: Option<&Secured>,
+    by: By<'_>,
+    common: &Properties,
+) -> Properties {
     let (roles, listeners) = match spec.combined {
         // As a standby has them that was made for a broker of its own: at an address which no host here has.
         true => {
@@ -87,7 +120,10 @@ pub(super) fn template(spec: &ClusterSpec, secured: Option<&Secured>, common: &P
         }
         false => ("broker", brokers_listeners(secured, None)),
     };
-    let mut properties = owned([("process.roles", roles.to_owned()), ("listeners", listeners.join(","))]);
+    let mut properties = owned([("listeners", listeners.join(","))]);
+    if let By::Controllers(_) = by {
+        properties.extend(owned([("process.roles", roles.to_owned())]));
+    }
     properties.extend(common.iter().cloned());
     properties.extend(secured.map(Secured::of_brokers).unwrap_or_default());
     properties.extend(spec.properties.iter().cloned());

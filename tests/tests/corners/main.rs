@@ -3,3 +3,4 @@
 mod combined;
 mod on_any_kafka;
 mod upgrade;
+mod with_zookeeper;

@@ -76,16 +76,15 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         unlocked: fences::unlocked(&ladders),
         outlive: fences::outlive(&ladders),
         controllers_known: !cluster.controllers.is_empty(),
+        zookeeper: cluster.zookeeper.is_some(),
         standby,
         peers: peers.iter().map(|peer| HostName(peer.host.clone())).collect(),
     };
-    let (path, state_dir, socket) = (path.to_owned(), agent.state_dir, agent.socket);
-    let brokers = drivers;
     Ok(Config {
-        path,
-        state_dir,
+        path: path.to_owned(),
+        state_dir: agent.state_dir,
         listen,
-        socket,
+        socket: agent.socket,
         check_every: agent.check_every,
         topology,
         policy,
@@ -94,7 +93,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         fences: ladders,
         taints,
         broker_host,
-        brokers,
+        brokers: drivers,
         own_addresses,
         peers,
         canaries,

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::advertised::Dialled;
 use super::registration::{self, Told};
+use super::zookeeper::ZooKeeperConnect;
 use crate::certificate::CertificateFile;
 use crate::clock::SystemClock;
 use crate::health_signal::peer::Peer;
@@ -56,6 +57,12 @@ pub struct ClusterConfig {
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub controllers: Vec<Controller>,
+    /// Where the ZooKeeper of a cluster without KRaft is, as `zookeeper.connect` in `server.properties` has it, such as
+    /// `zk1:2181,zk2:2181,zk3:2181/kafka`. With it the nodes that a dead broker left there are removed as soon as the
+    /// fence is proven; without it Kafka of that time ends each time it is started, until their session has expired.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub zookeeper: Option<ZooKeeperConnect>,
     /// The cluster's id, as in every `meta.properties`. When given, another cluster at the bootstrap
     /// addresses is refused.
     #[serde(default)]
@@ -105,6 +112,13 @@ impl ClusterConfig {
                     "cluster.controllers: {other} and {controller} have the same node id {id}"
                 ));
             }
+        }
+        if self.zookeeper.is_some() && !self.controllers.is_empty() {
+            problems.push(
+                "cluster.zookeeper: there are cluster.controllers as well; leave out the one that the brokers' own \
+                 server.properties does not have (zookeeper.connect, or process.roles)"
+                    .to_owned(),
+            );
         }
         if self.id.as_deref().is_some_and(|id| id.trim().is_empty()) {
             problems.push(
@@ -392,6 +406,14 @@ impl Cluster for KafkaCluster {
 
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
         let action = || format!("see whether broker {broker} is registered");
+        let failed = |why: String| StepError::Failed { driver: DRIVER, action: action(), source: why.into() };
+        if let Some(zookeeper) = &self.config.zookeeper {
+            return zookeeper
+                .look()
+                .await
+                .map(|(registered, _)| registered.contains(&broker))
+                .map_err(failed);
+        }
         let (_, _, seen) = self.via(Some(broker), Topics::None, action).await?;
         let why =
             match registration::ask(&self.dialers, broker, &seen.brokers, &self.config.controllers).await {
@@ -403,10 +425,13 @@ impl Cluster for KafkaCluster {
                 }
                 Told::Unknown { why } => why,
             };
-        Err(StepError::Failed { driver: DRIVER, action: action(), source: why.into() })
+        Err(failed(why))
     }
 
     async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {
+        if let Some(zookeeper) = &self.config.zookeeper {
+            return zookeeper.remove(broker, sharing).await;
+        }
         let begun = SystemClock.now().mono;
         let looks = tokio::try_join!(self.active_controller(), self.check_registrations(broker, sharing));
         let mut controller = match looks {

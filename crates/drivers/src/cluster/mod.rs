@@ -6,3 +6,4 @@ mod headway;
 pub mod kafka;
 pub mod registration;
 pub mod rights;
+pub mod zookeeper;

@@ -208,6 +208,7 @@ impl World {
             unlocked: BTreeSet::new(),
             outlive: BTreeSet::new(),
             controllers_known: true,
+            zookeeper: false,
             known: BTreeSet::from([BrokerId(1), BrokerId(2), BrokerId(3)]),
             standby: Standby::default(),
             peers: BTreeSet::new(),

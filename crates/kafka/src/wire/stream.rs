@@ -64,7 +64,7 @@ impl Stream {
     }
 
     /// Sends `bytes`; before the handshake is done, begins that and keeps them.
-    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.write_all(bytes).await,
             Self::Tls(tls) => tls.send(bytes).await,
@@ -72,7 +72,7 @@ impl Stream {
     }
 
     /// Reads some bytes into `inbox`. Loses nothing when it is cancelled.
-    pub(super) async fn read(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) async fn read(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_buf(inbox).await,
             Self::Tls(tls) => tls.read(inbox).await,

@@ -146,6 +146,9 @@ pub struct Topology {
     pub outlive: BTreeSet<HostName>,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
+    /// Whether the cluster's brokers are registered in ZooKeeper, which is configured. Kafka of that time ends at once
+    /// where another session has its registration.
+    pub zookeeper: bool,
     /// Node ids of the brokers named anywhere in the configuration.
     pub known: BTreeSet<BrokerId>,
     /// How this host stands among the standbys.
@@ -193,6 +196,7 @@ mod tests {
                 unlocked: BTreeSet::new(),
                 outlive: BTreeSet::new(),
                 controllers_known: true,
+                zookeeper: false,
                 known: BTreeSet::new(),
                 standby: Standby { max_brokers, ..Standby::default() },
                 peers: BTreeSet::new(),

@@ -165,13 +165,14 @@ pub fn plan(
         rejoin.push(Step::ResetClients { broker: id });
     }
     rejoin.extend(finishes);
+    let removal = Step::Unregister { broker: id, decision: unregister, zookeeper: topology.zookeeper };
     stages.extend(locks(takeover, broker, topology));
     stages.extend([
         Stage {
             phase: Phase::Verify,
             steps: vec![Step::VerifyLogDirs { broker: id, log_dirs: broker.log_dirs.clone() }],
         },
-        Stage { phase: Phase::Start, steps: vec![Step::Unregister { broker: id, decision: unregister }] },
+        Stage { phase: Phase::Start, steps: vec![removal] },
         Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker: id }] },
         Stage { phase: Phase::Rejoin, steps: rejoin },
         Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },

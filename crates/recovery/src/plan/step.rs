@@ -116,6 +116,10 @@ pub enum Step {
         broker: BrokerId,
         /// The decision.
         decision: Unregister,
+        /// It is in ZooKeeper, and Kafka of that time ends at once as long as it is there: where it is not removed, its
+        /// end is waited for.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        zookeeper: bool,
     },
     /// Reset what connections clients still have to the old owner. Not before its registration is gone, if it
     /// can be removed: whoever hears of the fault looks for new leaders at once, and librdkafka, if there are
@@ -352,6 +356,12 @@ impl fmt::Display for Step {
             }
             Self::VerifyLogDirs { log_dirs, .. } => {
                 write!(f, "verify cluster, node and directory ids in {}", paths(log_dirs))
+            }
+            Self::Unregister { broker, decision: Unregister::Use { .. }, zookeeper: true } => {
+                write!(f, "remove the registration of the dead broker {broker} from ZooKeeper, once")
+            }
+            Self::Unregister { decision: Unregister::Wait { why }, zookeeper: true, .. } => {
+                write!(f, "wait until the registration in ZooKeeper has expired: {why}")
             }
             Self::Unregister { broker, decision: Unregister::Use { .. }, .. } => {
                 write!(f, "unregister the dead broker {broker} at the active controller, once")

@@ -46,8 +46,11 @@ pub enum Unregister {
 pub(super) fn planned(broker: &Broker, topology: &Topology, seen: &Observation) -> Unregister {
     let id = broker.id;
     let wait = |why: String| Unregister::Wait { why };
-    if !topology.controllers_known {
-        return wait("the controllers' listeners are not configured (cluster.controllers)".into());
+    if !topology.controllers_known && !topology.zookeeper {
+        return wait(
+            "the controllers' listeners are not configured (cluster.controllers, or cluster.zookeeper)"
+                .into(),
+        );
     }
     let Some(view) = &seen.partitions else {
         return wait("the partitions of the cluster have not been read".into());

@@ -150,7 +150,7 @@ fn those_who_gave_up_are_counted_since_the_last_recovery_and_the_last_ack() {
 fn removing(epoch: u64, decision: Unregister, entries: &[Entry]) -> EpochJournal {
     let mut claim = claim(1, epoch, "a");
     claim.plan.fault_at = claim.at - Duration::from_secs(epoch);
-    claim.plan.stages[0].steps[0] = Step::Unregister { broker: BrokerId(1), decision };
+    claim.plan.stages[0].steps[0] = Step::Unregister { broker: BrokerId(1), decision, zookeeper: false };
     journal(claim, entries)
 }
 

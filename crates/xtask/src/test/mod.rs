@@ -40,6 +40,8 @@ enum Tier {
     Netns,
     /// Corners of one rule, on this Kafka and on 3.9, and the oldest supported agent beside this one.
     Corners,
+    /// Some stories on Kafka 3.2.3 with ZooKeeper.
+    Zookeeper,
     /// Every story on hosts with kernels of their own, and a real NFS server. As root.
     Nfs,
     /// Tests of the Kubernetes drivers on a real API server, and every story on real nodes. As root; builds Kubernetes
@@ -59,7 +61,7 @@ impl Args {
     fn parts(&self) -> Vec<Part> {
         use Part::{
             Clippy, Conformance, Corners, DocTests, Format, GateStories, Kubernetes, KubernetesIfThere,
-            Licences, LicencesIfChanged, Marathon, Nfs, Seeds, Stories, Unit,
+            Licences, LicencesIfChanged, Marathon, Nfs, Seeds, Stories, Unit, ZooKeeper,
         };
         const ALL: u64 = 20_000;
         if self.filter.is_some() {
@@ -68,6 +70,7 @@ impl Args {
                 Some(Tier::Unit) => vec![Unit],
                 Some(Tier::Netns) => vec![Stories],
                 Some(Tier::Corners) => vec![Corners],
+                Some(Tier::Zookeeper) => vec![ZooKeeper],
                 Some(Tier::Nfs) => vec![Nfs],
                 Some(Tier::Kubernetes) => vec![Kubernetes],
                 Some(_) => Vec::new(),
@@ -86,12 +89,14 @@ impl Args {
                 Stories,
                 Marathon,
                 Corners,
+                ZooKeeper,
                 Nfs,
                 Kubernetes,
             ],
             Some(Tier::Unit) => vec![Format, Clippy, Unit, DocTests],
             Some(Tier::Netns) => vec![Stories],
             Some(Tier::Corners) => vec![Corners],
+            Some(Tier::Zookeeper) => vec![ZooKeeper],
             Some(Tier::Nfs) => vec![Nfs],
             Some(Tier::Kubernetes) => vec![Kubernetes],
             Some(Tier::Simulation) => vec![Seeds(ALL)],

@@ -13,7 +13,7 @@ use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::suite::{self, Outcome, Place, Test};
 use crate::workspace::{Programs, Workspace};
-use crate::{cache, chaos, conformance, ec2_bed, kubernetes_bed, nfs_bed, older, shell, sim, tools};
+use crate::{cache, chaos, conformance, ec2_bed, kafka, kubernetes_bed, nfs_bed, older, shell, sim, tools};
 
 /// The package whose tests ask an EC2.
 const AWS: &str = "crates/aws";
@@ -27,6 +27,14 @@ const KUBERNETES_STORIES: &str = "kubernetes";
 
 /// A story that takes minutes, and differs from the daemon's own story in who asks for the archive.
 const BY_HAND: &str = "a_takeover_starts_kafka_with_the_classes_that_the_standby_made_ready";
+
+/// The stories that are told on Kafka 3.2.3 with ZooKeeper as well.
+const WITH_ZOOKEEPER: [&str; 4] = [
+    "the_daemon_recovers_a_broker_whose_host_dies",
+    "a_killed_broker_is_restarted_in_place",
+    "a_host_that_thaws_after_the_takeover_does_no_harm",
+    "an_old_host_that_comes_back_does_not_start_its_broker",
+];
 
 /// A story of `--tier netns`.
 pub(crate) fn is_plain(test: &Test) -> bool {
@@ -51,6 +59,8 @@ pub(super) enum Part {
     Stories,
     Marathon,
     Corners,
+    /// Some of the stories, on a cluster with ZooKeeper.
+    ZooKeeper,
     Nfs,
     /// The package's tests, and the stories; what they run on is built if need be.
     Kubernetes,
@@ -119,6 +129,7 @@ impl Runner {
                 }
             }
             Part::Corners => self.corners(report),
+            Part::ZooKeeper => self.zookeeper(report),
             Part::Nfs => self.nfs(report),
             Part::Kubernetes => self.kubernetes(report),
             Part::KubernetesIfThere => {
@@ -274,7 +285,8 @@ impl Runner {
 
     fn corners(&mut self, report: &mut Report) {
         self.stories(report, "corners", |test| {
-            test.binary.target == "corners" && !test.path.starts_with("upgrade::") || test.name() == BY_HAND
+            let elsewhere = ["upgrade::", "with_zookeeper::"].iter().any(|part| test.path.starts_with(part));
+            test.binary.target == "corners" && !elsewhere || test.name() == BY_HAND
         });
         let upgrade = |test: &Test| test.binary.target == "corners" && test.path.starts_with("upgrade::");
         if self.wants(report, upgrade) {
@@ -286,11 +298,29 @@ impl Runner {
             }
         }
         let any_kafka = |test: &Test| test.path.starts_with("on_any_kafka::");
-        if self.wants(report, any_kafka) && self.bed(report).is_some() {
+        self.on_kafka(report, ("older kafka", &kafka::OLDER), "corners on the older kafka", any_kafka);
+    }
+
+    fn zookeeper(&mut self, report: &mut Report) {
+        let with = ("kafka with zookeeper", &kafka::WITH_ZOOKEEPER);
+        self.on_kafka(report, with, "stories with zookeeper", |test| {
+            test.path.starts_with("with_zookeeper::") || WITH_ZOOKEEPER.contains(&test.name())
+        });
+    }
+
+    /// Stories on another Kafka than today's.
+    fn on_kafka(
+        &mut self,
+        report: &mut Report,
+        (part, release): (&'static str, &kafka::Release),
+        stories: &'static str,
+        select: impl Fn(&Test) -> bool,
+    ) {
+        if self.wants(report, &select) && self.bed(report).is_some() {
             let Some(bed) = self.bed.take().flatten() else { return };
-            let older = report.part("older kafka", |_| bed.older_kafka());
-            self.bed = Some(older);
-            self.stories(report, "corners on the older kafka", any_kafka);
+            let other = report.part(part, |_| bed.with_kafka(release));
+            self.bed = Some(other);
+            self.stories(report, stories, select);
             // The next part has today's again.
             self.bed = None;
         }

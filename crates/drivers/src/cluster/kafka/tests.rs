@@ -217,6 +217,7 @@ impl Bed {
         let config = ClusterConfig {
             bootstrap: vec![dead.clone(), self.brokers[0].at.clone()],
             controllers: controllers.iter().map(|text| text.parse().unwrap()).collect(),
+            zookeeper: None,
             id: id.map(str::to_owned),
             security: None,
             controllers_security: None,

@@ -84,6 +84,7 @@ async fn a_broker_that_a_peer_does_not_reach_is_not_back() {
         ClusterConfig {
             bootstrap: vec![elsewhere.brokers[1].at.clone()],
             controllers: Vec::new(),
+            zookeeper: None,
             id: None,
             security: None,
             controllers_security: None,
@@ -109,6 +110,7 @@ async fn a_peer_that_does_not_tell_keeps_no_broker_from_being_back() {
     let blind = ClusterConfig {
         bootstrap: vec![bed.world().brokers[&1].0.clone().unwrap()],
         controllers: Vec::new(),
+        zookeeper: None,
         id: None,
         security: None,
         controllers_security: None,
