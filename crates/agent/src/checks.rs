@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::config::FenceConfig;
 use drivers::certificate::CertificateFile;
+use drivers::tls::{Tls, TlsConfig};
 use recovery::model::{Broker, Check, Endpoint, Verdict};
 use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;
@@ -165,6 +166,11 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         let check = Check::Certificate(file.path.clone());
         all.push(Look::standing(check, move || looks::certificate(file.clone())));
     }
+    if let Some(tls) = config.tls.clone() {
+        let (key, tls) = (tls.key.clone(), Arc::new(Tls::new(tls)));
+        let check = Check::Certificate(key.clone());
+        all.push(Look::standing(check, move || looks::pages(key.clone(), tls.clone())));
+    }
     let (archive, w) = (Arc::new(config.class_data()), host());
     all.push(Look::standing(Check::ClassData, move || class_data::look(w.clone(), archive.clone())));
     all.extend(world.topology.brokers.values().flat_map(|broker| guarded(world, broker)));
@@ -227,6 +233,7 @@ fn certificates(config: &Config) -> BTreeMap<PathBuf, CertificateFile> {
         .into_iter()
         .chain(fences)
         .chain(storage)
+        .chain(config.tls.iter().flat_map(TlsConfig::certificates))
         .chain(config.cluster.certificates());
     all.map(|file| (file.path.clone(), file)).collect()
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use drivers::clients::{self, own::OwnClients};
 use drivers::cluster::advertised::{self, ReachPage};
 use drivers::storage::nfs_client::NfsClient;
+use drivers::tls::Tls;
 use jiff::Timestamp;
 use recovery::model::{BrokerId, PeerView, Verdict};
 use recovery::ports::Cluster;
@@ -20,6 +21,7 @@ use recovery::status::Status;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tower_service::Service;
 
 use crate::telemetry::Metrics;
 
@@ -71,6 +73,7 @@ pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 /// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
     own: Arc<OwnClients>,
@@ -80,8 +83,41 @@ pub async fn serve(
         .route(clients::PATH, get(clients_page))
         .route(&format!("{}{{broker}}", advertised::PATH), get(reach_page))
         .with_state(ForPeers { own, cluster });
+    let source = Source { status: status.clone(), metrics: metrics.clone() };
     let pages = pages(status, metrics).merge(for_peers);
-    crate::serve::serve(listener, pages).await
+    let open = tls.as_ref().map(|tls| for_everybody(source, tls.clone(), pages.clone()));
+    crate::serve::serve(listener, pages, tls.zip(open)).await
+}
+
+/// The pages for who shows no certificate: all of them with a token, and without one what tells nothing of the brokers.
+fn for_everybody(source: Source, tls: Arc<Tls>, all: Router) -> Router {
+    let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz_in_short));
+    let open = if tls.opens_metrics() { open.route("/metrics", get(metrics_page)) } else { open };
+    let with_token = move |request: Request| {
+        let (tls, mut all) = (tls.clone(), all.clone());
+        async move {
+            let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
+            match sent {
+                Some(sent) if tls.knows(&sent).await => {
+                    let Ok(answer) = all.call(request).await;
+                    answer
+                }
+                sent => who_are_you(sent.is_some()),
+            }
+        }
+    };
+    open.with_state(source).fallback(with_token)
+}
+
+fn who_are_you(sent: bool) -> Response {
+    let why = match sent {
+        true => "the token is none of agent.tls.tokens\n",
+        false => {
+            "show a certificate of the agents' authority, or send one of agent.tls.tokens as Authorization: Bearer\n"
+        }
+    };
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response()
 }
 
 /// The pages that can be read, wherever they are served.
@@ -116,6 +152,12 @@ async fn readyz(State(source): State<Source>) -> Response {
     let warned = status.checks.iter().filter(|seen| seen.found.verdict == Verdict::Warn);
     warned.for_each(|seen| answer.1.push_str(&format!("warning: {}\n", seen.found)));
     answer.into_response()
+}
+
+/// The same without the detail, for who need not know it.
+async fn readyz_in_short(state: State<Source>) -> Response {
+    let status = readyz(state).await.status();
+    (status, if status == StatusCode::OK { "ok\n" } else { "not ready\n" }).into_response()
 }
 
 fn not_ticking(at: Option<Timestamp>, now: Timestamp) -> Option<String> {

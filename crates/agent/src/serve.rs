@@ -7,9 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::middleware::AddExtension;
+use drivers::tls::Tls;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tower_service::Service;
@@ -31,6 +35,9 @@ const OF_ONE_ADDRESS: usize = 32;
 
 /// After an error of the listener itself, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The pages as one connection has them.
+type Pages = AddExtension<Router, ConnectInfo<SocketAddr>>;
 
 /// Who is being answered, and how often.
 #[derive(Debug, Clone, Default)]
@@ -73,12 +80,18 @@ impl Drop for Seat {
 }
 
 /// Answers until the task is dropped. A connection beyond the limits is closed at once, and costs the others
-/// nothing.
+/// nothing. `tls`: each is encrypted, and `pages` are for who shows a certificate; the pages there are for the others.
 ///
 /// # Errors
 /// Never by what anybody sends; the listener's own errors pass.
-pub(crate) async fn serve(listener: TcpListener, pages: Router) -> io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    pages: Router,
+    tls: Option<(Arc<Tls>, Router)>,
+) -> io::Result<()> {
     let mut pages = pages.into_make_service_with_connect_info::<SocketAddr>();
+    let (tls, open) = tls.unzip();
+    let mut open = open.map(Router::into_make_service_with_connect_info::<SocketAddr>);
     let guests = Guests::default();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -92,16 +105,30 @@ pub(crate) async fn serve(listener: TcpListener, pages: Router) -> io::Result<()
         };
         let Some(seat) = guests.seat(from.ip().to_canonical()) else { continue };
         let Ok(pages) = pages.call(from).await;
-        let pages = TowerToHyperService::new(pages);
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
-        let connection = http.serve_connection(TokioIo::new(stream), pages);
+        let open = match &mut open {
+            Some(open) => open.call(from).await.ok(),
+            None => None,
+        };
+        let tls = tls.clone().zip(open);
         tokio::spawn(async move {
             let _seat = seat;
-            // What ends a connection is the other side's business.
+            let connection = async {
+                let Some((tls, open)) = tls else { return answer(stream, pages).await };
+                // One that cannot be agreed upon is told where it is asked: by the other side.
+                if let Ok(Ok((stream, known))) = timeout(HEAD, tls.accept(stream)).await {
+                    answer(stream, if known { pages } else { open }).await;
+                }
+            };
             let _ = timeout(LIFE, connection).await;
         });
     }
+}
+
+/// Answers on one connection. What ends it is the other side's business.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Pages) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
+    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages)).await;
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {

@@ -25,6 +25,7 @@ use drivers::health_signal::peer::{Peer, PeerConfig};
 use drivers::host_lock::FlockHostLock;
 use drivers::machine::Local;
 use drivers::storage::lease;
+use drivers::tls::Tls;
 use kafka::Dialers;
 use recovery::known::{KnownLedger, Member};
 use recovery::ledger_signal::LedgerSignal;
@@ -309,7 +310,8 @@ fn signals(
 /// # Errors
 /// When one cannot be asked.
 pub(crate) fn peers(config: &Config) -> anyhow::Result<Vec<Peer>> {
-    config.peers.iter().map(|peer| peer.build().map_err(bad("peer"))).collect()
+    let tls = config.tls.clone().map(|tls| Arc::new(Tls::new(tls)));
+    config.peers.iter().map(|peer| peer.build(tls.as_ref()).map_err(bad("peer"))).collect()
 }
 
 /// Whose an address is by which volumes are mounted, as the fences and grants have it.

@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod machine;
 pub mod off_path;
 pub mod storage;
+pub mod tls;
 
 #[cfg(test)]
 mod in_namespaces;

@@ -1,6 +1,7 @@
 //! How each check looks, and what it says.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use drivers::certificate::{CertificateFile, UnknownExpiry};
 use drivers::fence::POWER;
 use drivers::health_signal::peer::Peer;
 use drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
+use drivers::tls::Tls;
 use jiff::{SignedDuration, Timestamp};
 use recovery::model::{Broker, BrokerId, Check, Endpoint, Fact, HostName, LogTail, human};
 use recovery::ports::{LedgerError, Note, StepError, Storage, chain};
@@ -169,6 +171,19 @@ pub(super) async fn counted(world: Arc<World>) -> Vec<Item> {
         }
     }
     items
+}
+
+/// Whether the agent's own pages can be served, and its peers be asked, with what the files of `[agent.tls]` hold.
+pub(super) async fn pages(key: PathBuf, tls: Arc<Tls>) -> Vec<Item> {
+    let item = Check::Certificate(key);
+    match tls.look().await {
+        Ok(()) => vec![Item::ok(item, "goes with the certificate of agent.tls, and peers are asked by it")],
+        Err(why) => {
+            let remedy = "until it is, nobody reads this agent's pages, and it asks no peer what that sees; no takeover \
+                          depends on the files";
+            vec![Item::warn(item, why, remedy)]
+        }
+    }
 }
 
 /// Whether a peer tells who is connected to the brokers on its host. What it does not tell of waits for its

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use drivers::clients::follow::follow;
+use drivers::tls::Tls;
 use recovery::cycle::Cycle;
 use recovery::ports::HealthSignal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -45,9 +46,10 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
     let follows = tokio::spawn(follows);
     let own = Arc::new(world::own_clients(&config));
+    let tls = config.tls.clone().map(|tls| Arc::new(Tls::new(tls)));
     let (peers, clients) = (world::peers(&config)?, world.clients);
     let warm = tokio::spawn(warmth::keep(config.class_data(), config.path, status.clone(), metrics.clone()));
-    let pages = tokio::spawn(http::serve(listener, status, metrics, own, cluster));
+    let pages = tokio::spawn(http::serve(listener, tls, status, metrics, own, cluster));
     let follows_clients = tokio::spawn(async move { follow(peers, &clients).await });
     let signals = world.signals.into_iter().chain([checks]).collect();
     cycle.run(signals, asked_to_stop(terminate, interrupt)).await;

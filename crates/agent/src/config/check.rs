@@ -12,6 +12,7 @@ use crate::config::LedgerConfig;
 use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::kafka_probe;
+use drivers::tls::TlsConfig;
 use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};
@@ -48,7 +49,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers);
-    let peers = check.peers(agent.as_ref().map(|agent| &agent.here));
+    let peers = check.peers(agent.as_ref());
     let own_addresses = check.own_addresses(&brokers, &peers);
     let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
@@ -84,6 +85,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         path: path.to_owned(),
         state_dir: agent.state_dir,
         listen,
+        tls: agent.tls,
         socket: agent.socket,
         check_every: agent.check_every,
         topology,
@@ -110,6 +112,7 @@ pub(super) struct Agent {
     pub(super) here: HostName,
     pub(super) state_dir: PathBuf,
     pub(super) listen: Option<SocketAddr>,
+    pub(super) tls: Option<TlsConfig>,
     pub(super) socket: PathBuf,
     pub(super) check_every: Duration,
 }
@@ -186,8 +189,9 @@ impl Check<'_> {
             let remedy = "each round logs in to every fence device: set it to minutes";
             self.doc.problem("agent.check_every", "is shorter than 1s", remedy);
         }
-        let RawAgent { host, state_dir, check_every, .. } = agent;
-        Some(Agent { here: HostName(host), state_dir, listen, socket, check_every })
+        let RawAgent { host, state_dir, check_every, tls, .. } = agent;
+        self.driver("agent.tls", tls.as_ref().map(TlsConfig::problems).unwrap_or_default());
+        Some(Agent { here: HostName(host), state_dir, listen, tls, socket, check_every })
     }
 
     fn cluster(&mut self) -> Option<ClusterConfig> {

@@ -25,6 +25,7 @@ use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use drivers::tls::TlsConfig;
 use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig, KubernetesTaintConfig};
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
@@ -70,6 +71,8 @@ pub struct Config {
     pub brokers: BTreeMap<BrokerId, BrokerConfig>,
     /// Addresses that hosts have for themselves.
     pub own_addresses: BTreeMap<HostName, IpAddr>,
+    /// How its own pages are secured, and what it shows to peers.
+    pub tls: Option<TlsConfig>,
     /// The agents that are asked what they see.
     pub peers: Vec<PeerConfig>,
     /// Where this host tries to write.

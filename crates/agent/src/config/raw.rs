@@ -14,6 +14,7 @@ use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
+use drivers::tls::TlsConfig;
 use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig, KubernetesTaintConfig};
 use ontap::clients::OntapClientsConfig;
 use ontap::storage::StorageConfig;
@@ -81,10 +82,11 @@ pub(crate) struct RawAgent {
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
     /// Where the agent answers `/livez`, `/readyz`, `/metrics`, `/v1/status` and, for its peers, `/v1/view`,
-    /// `/v1/clients` and `/v1/reach/N`, as address:port. It has no authentication: keep it on the loopback
+    /// `/v1/clients` and `/v1/reach/N`, as address:port. By itself it has no authentication: keep it on the loopback
     /// address or on a management network. Peers cannot reach the loopback address. `/v1/clients`, which
     /// names who is connected to brokers here, and `/v1/reach/N`, which dials broker N where the cluster
-    /// advertises it, are given only to the addresses in `url` of each `[[peer]]`.
+    /// advertises it, are given only to the addresses in `url` of each `[[peer]]`. `[agent.tls]` encrypts it and asks who
+    /// reads.
     #[serde(default = "listen")]
     pub(crate) listen: String,
     /// How often the daemon checks by itself what `understudy check` looks at and disturbs nobody: fence
@@ -97,6 +99,8 @@ pub(crate) struct RawAgent {
     /// same pages. `agent.sock` in `state_dir`, if it is not given.
     #[serde(default)]
     pub(crate) socket: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) tls: Option<TlsConfig>,
 }
 
 pub(super) fn state_dir() -> PathBuf {

@@ -12,11 +12,11 @@ use ontap::clients::OntapClientsConfig;
 use recovery::model::{BrokerId, HostName};
 use recovery::policy::Policy;
 
-use super::check::Check;
+use super::check::{Agent, Check};
 use super::{BrokerConfig, FenceConfig};
 
 impl Check<'_> {
-    pub(super) fn peers(&mut self, here: Option<&HostName>) -> Vec<PeerConfig> {
+    pub(super) fn peers(&mut self, agent: Option<&Agent>) -> Vec<PeerConfig> {
         let mut hosts = BTreeMap::new();
         let mut peers = Vec::new();
         for i in 0..self.doc.len("peer") {
@@ -24,14 +24,14 @@ impl Check<'_> {
             let key = format!("{section}.host");
             let Some(peer): Option<PeerConfig> = self.doc.read(&section) else { continue };
             self.host_name(&key, &peer.host);
-            if here.is_some_and(|here| here.0 == peer.host) {
+            if agent.is_some_and(|agent| agent.here.0 == peer.host) {
                 let remedy = "name other hosts only: this agent would agree with itself";
                 self.doc.problem(&key, "is this host", remedy);
             }
             if let Some(other) = hosts.insert(peer.host.clone(), key.clone()) {
                 self.doc.problem(&key, format!("is {other} as well"), "one [[peer]] section a host");
             }
-            self.driver(&section, peer.problems());
+            self.driver(&section, peer.problems(agent.is_none_or(|agent| agent.tls.is_some())));
             peers.push(peer);
         }
         peers

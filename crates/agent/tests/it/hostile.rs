@@ -33,7 +33,7 @@ async fn pages() -> (SocketAddr, JoinHandle<std::io::Result<()>>, watch::Sender<
     let own = Arc::new(OwnClients::new("standby-1".into(), BTreeSet::new(), BTreeSet::new()));
     (
         address,
-        tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default()), own, Arc::new(world))),
+        tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), own, Arc::new(world))),
         set,
     )
 }

@@ -6,6 +6,7 @@ mod canary;
 mod commands;
 mod common;
 mod config;
+mod encrypted;
 mod fences;
 mod guard;
 mod hostile;

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use understudy::http;
 use understudy::telemetry::Metrics;
 
-fn status(at: Option<Timestamp>) -> Status {
+pub(crate) fn status(at: Option<Timestamp>) -> Status {
     let broker = BrokerStatus {
         id: BrokerId(1),
         owner: Some("kafka-1".into()),
@@ -54,13 +54,13 @@ fn status(at: Option<Timestamp>) -> Status {
 }
 
 /// What is told of 192.0.2.11, where nobody can connect, to `readers`.
-fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
+pub(crate) fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
     let addresses = ["192.0.2.11".parse().unwrap()].into();
     Arc::new(OwnClients::new("standby-1".into(), addresses, readers.iter().copied().collect()))
 }
 
 /// What a peer is told of is reached.
-fn cluster() -> Arc<dyn Cluster> {
+pub(crate) fn cluster() -> Arc<dyn Cluster> {
     Arc::new(World::new())
 }
 
@@ -84,7 +84,8 @@ async fn the_pages_follow_the_snapshot() {
     let (set, seen) = watch::channel(status(None));
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages = tokio::spawn(http::serve(listener, seen, Arc::new(Metrics::default()), own(&[]), cluster()));
+    let pages =
+        tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), own(&[]), cluster()));
 
     let (head, body) = get(address, "/livez").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
@@ -148,7 +149,7 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let pages =
-        tokio::spawn(http::serve(listener, served, Arc::new(Metrics::default()), own(&[]), cluster()));
+        tokio::spawn(http::serve(listener, None, served, Arc::new(Metrics::default()), own(&[]), cluster()));
     let (head, body) = get(address, "/v1/view").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
 
@@ -161,7 +162,7 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     set.send_replace(Status { at: Some(Timestamp::now()), ..status.clone() });
 
     let config = PeerConfig { host: "standby-1".to_owned(), url: format!("http://{address}") };
-    let evidence = config.build().unwrap().look(&world).await.remove(0);
+    let evidence = config.build(None).unwrap().look(&world).await.remove(0);
     let Fact::Peer(view) = evidence.fact else { panic!("{evidence:?}") };
     assert_eq!(view.nfs_client, NfsClient::read().unwrap().id);
     let view = PeerView { nfs_client: None, ..view };
@@ -196,12 +197,13 @@ async fn who_is_connected_is_told_to_peers_only() {
         let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serve =
-            http::serve(listener, seen.clone(), Arc::new(Metrics::default()), own(&readers), cluster());
+            http::serve(listener, None, seen.clone(), Arc::new(Metrics::default()), own(&readers), cluster());
         let pages = tokio::spawn(serve);
         let (head, body) = get((here, port).into(), "/v1/clients").await;
         assert!(head.contains(status) && body.contains(said), "{head}\n{body}");
         let url = format!("http://{}", std::net::SocketAddr::from((here, port)));
-        let told = PeerConfig { host: "standby-1".to_owned(), url }.build().unwrap().tells_clients().await;
+        let told =
+            PeerConfig { host: "standby-1".to_owned(), url }.build(None).unwrap().tells_clients().await;
         assert_eq!(told.clone().ok(), (!readers.is_empty()).then_some(0), "{told:?}");
         assert!(told.err().is_none_or(|why| why.contains(said)));
         // Whoever is on the host can see it anyway.
@@ -221,6 +223,7 @@ async fn whether_a_broker_is_reached_from_here_is_told_to_peers_only() {
     let serve = |readers: &[IpAddr], listener| {
         http::serve(
             listener,
+            None,
             seen.clone(),
             Arc::new(Metrics::default()),
             own(readers),

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::clients::{self, ClientsPage};
 use crate::cluster::advertised::{self, ReachPage};
 use crate::command::last_words;
 use crate::http::{GetError, get};
+use crate::tls::Tls;
 use recovery::model::{BrokerId, Endpoint, Evidence, Fact, HostName, PeerView};
 use recovery::ports::{BoxError, Clock, HealthSignal, Reach, chain};
 
@@ -42,7 +44,7 @@ pub struct PeerConfig {
     /// The name of its host: `agent.host` of the agent there. An answer in another name is refused.
     pub host: String,
     /// Where it answers, such as `http://10.0.0.12:9095`: `agent.listen` of the agent there, which must not
-    /// be the loopback address then. Name an address rather than a name: asking a peer should not depend on
+    /// be the loopback address then. It begins with `https://` where that agent has `[agent.tls]`, and so must this one. Name an address rather than a name: asking a peer should not depend on
     /// DNS, and only who asks from an address that is named here is told which clients are connected to this
     /// host (`/v1/clients`), so that it can reset their connections when it takes a broker over, and whether
     /// a broker is reached from this host (`/v1/reach/N`) before it calls that broker back.
@@ -52,37 +54,51 @@ pub struct PeerConfig {
 impl PeerConfig {
     /// Everything that is wrong with it, as `key: what is wrong`.
     #[must_use]
-    pub fn problems(&self) -> Vec<String> {
-        endpoint(&self.url).err().map(|why| format!("url: {why}")).into_iter().collect()
+    pub fn problems(&self, with_tls: bool) -> Vec<String> {
+        let why = match endpoint(&self.url) {
+            Ok((_, true)) if !with_tls => {
+                "begins with https://, and this agent has no [agent.tls] to show".to_owned()
+            }
+            Ok(_) => return Vec::new(),
+            Err(why) => why,
+        };
+        vec![format!("url: {why}")]
     }
 
     /// The address in its URL; `None` if that has a name.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
-        let host = endpoint(&self.url).ok()?.host;
+        let host = endpoint(&self.url).ok()?.0.host;
         host.parse().ok().map(|ip: IpAddr| ip.to_canonical())
     }
 
-    /// Makes the signal.
+    /// Makes the signal. `tls`: what this agent shows.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(&self) -> Result<Peer, Vec<String>> {
-        let host = HostName(self.host.clone());
-        let at = endpoint(&self.url).map_err(|why| vec![format!("url: {why}")])?;
-        Ok(Peer { name: format!("peer {host}").leak(), host, at, there: AtomicBool::new(true) })
+    pub fn build(&self, tls: Option<&Arc<Tls>>) -> Result<Peer, Vec<String>> {
+        let problems = self.problems(tls.is_some());
+        let Ok((at, encrypted)) = endpoint(&self.url) else { return Err(problems) };
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let (host, tls) = (HostName(self.host.clone()), tls.filter(|_| encrypted).cloned());
+        Ok(Peer { name: format!("peer {host}").leak(), host, at, tls, there: AtomicBool::new(true) })
     }
 }
 
-fn endpoint(url: &str) -> Result<Endpoint, String> {
-    if url.starts_with("https://") {
-        return Err("agents answer without TLS: begin it with `http://`".to_owned());
-    }
-    let rest = url.strip_prefix("http://").ok_or("is not a URL; write it as \"http://10.0.0.12:9095\"")?;
+/// Where it leads, and whether by TLS.
+fn endpoint(url: &str) -> Result<(Endpoint, bool), String> {
+    let (rest, encrypted) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, false),
+        (_, Some(rest)) => (rest, true),
+        (None, None) => return Err("is not a URL; write it as \"http://10.0.0.12:9095\"".to_owned()),
+    };
     if rest.contains('@') {
         return Err("has a login in it, which agents do not ask for: leave all up to the `@` out".to_owned());
     }
-    rest.strip_suffix('/').unwrap_or(rest).parse().map_err(|error| format!("{error}"))
+    let at = rest.strip_suffix('/').unwrap_or(rest).parse().map_err(|error| format!("{error}"))?;
+    Ok((at, encrypted))
 }
 
 /// Asks one peer.
@@ -92,6 +108,7 @@ pub struct Peer {
     name: &'static str,
     host: HostName,
     at: Endpoint,
+    tls: Option<Arc<Tls>>,
     /// Whether it gave any answer when it was asked last, whatever the question.
     there: AtomicBool,
 }
@@ -103,6 +120,8 @@ pub(crate) enum PeerError {
     Unreachable { at: Endpoint, source: std::io::Error },
     #[error("the agent at {at} did not answer within {limit:?}")]
     Late { at: Endpoint, limit: Duration },
+    #[error("no TLS with the agent at {at}: {why}")]
+    Untrusted { at: Endpoint, why: String },
     #[error("what is at {at} does not speak HTTP as an agent does")]
     Broken { at: Endpoint, source: BoxError },
     #[error("the answer of {at} is longer than {MAX_BYTES} bytes: is an agent there?")]
@@ -186,7 +205,15 @@ impl Peer {
         let at = || self.at.clone();
         let stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await;
         let stream = stream.map_err(|source| PeerError::Unreachable { at: at(), source })?;
-        get(stream, &self.at.to_string(), path, MAX_BYTES).await.map_err(|error| match error {
+        let said = match &self.tls {
+            None => get(stream, &self.at.to_string(), path, MAX_BYTES).await,
+            Some(tls) => {
+                let stream = tls.connect(stream, &self.at.host).await;
+                let stream = stream.map_err(|why| PeerError::Untrusted { at: at(), why })?;
+                get(stream, &self.at.to_string(), path, MAX_BYTES).await
+            }
+        };
+        said.map_err(|error| match error {
             GetError::TooLong => PeerError::TooLong { at: at() },
             GetError::Broken(source) => PeerError::Broken { at: at(), source },
         })
@@ -257,7 +284,7 @@ mod tests {
     }
 
     fn peer(at: impl std::fmt::Display) -> Peer {
-        PeerConfig { host: "standby-2".to_owned(), url: format!("http://{at}") }.build().unwrap()
+        PeerConfig { host: "standby-2".to_owned(), url: format!("http://{at}") }.build(None).unwrap()
     }
 
     /// A real server that answers as `page` does.
@@ -373,7 +400,7 @@ mod tests {
 
         let there = serving(|| async { Json(view("standby-2")).into_response() }).await;
         let gone = PeerConfig { host: "standby-3".to_owned(), url: "http://127.0.0.1:1".to_owned() };
-        let gone = gone.build().unwrap();
+        let gone = gone.build(None).unwrap();
         let mut board = Board::default();
         for peer in [&gone, &there, &gone, &there] {
             peer.look(&SystemClock).await.into_iter().for_each(|evidence| board.record(evidence));
@@ -387,19 +414,19 @@ mod tests {
     #[test]
     fn only_plain_urls_of_agents_are_taken() {
         for (url, said) in [
-            ("https://10.0.0.12:9095", "url: agents answer without TLS"),
+            ("https://10.0.0.12:9095", "url: begins with https://, and this agent has no [agent.tls]"),
             ("10.0.0.12:9095", "url: is not a URL"),
             ("http://10.0.0.12", "url: `10.0.0.12` is not host:port"),
             ("http://me:hunter2@10.0.0.12:9095", "url: has a login in it"),
             ("http://me:hunter2@10.0.0.12:9095/v1", "url: has a login in it"),
             ("http://10.0.0.12:9095/v1/view", "url: `10.0.0.12:9095/v1/view` is not host:port"),
         ] {
-            let problems = PeerConfig { host: "b".to_owned(), url: url.to_owned() }.build().unwrap_err();
+            let problems = PeerConfig { host: "b".to_owned(), url: url.to_owned() }.build(None).unwrap_err();
             assert!(problems[0].starts_with(said), "{problems:?}");
             assert!(!problems[0].contains("hunter2"), "{problems:?}");
         }
         assert!(
-            PeerConfig { host: "b".to_owned(), url: "http://[fd00::1]:9095/".to_owned() }.build().is_ok()
+            PeerConfig { host: "b".to_owned(), url: "http://[fd00::1]:9095/".to_owned() }.build(None).is_ok()
         );
     }
 }

@@ -69,7 +69,7 @@ async fn agent(host: &'static str, cluster: Option<KafkaCluster>) -> Arc<Peer> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, pages).await });
-    Arc::new(PeerConfig { host: "s2".to_owned(), url }.build().unwrap())
+    Arc::new(PeerConfig { host: "s2".to_owned(), url }.build(None).unwrap())
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn a_peer_that_does_not_tell_keeps_no_broker_from_being_back() {
     };
     let blind = KafkaCluster::new(Dialers::plaintext(), blind, BTreeMap::new()).unwrap();
     let nobody = format!("http://{}", bed.world().brokers[&1].0.clone().unwrap());
-    let gone = Arc::new(PeerConfig { host: "s2".to_owned(), url: nobody }.build().unwrap());
+    let gone = Arc::new(PeerConfig { host: "s2".to_owned(), url: nobody }.build(None).unwrap());
     assert!(gone.is_there(), "it was not asked yet");
     let older = agent("s2", None).await;
     let peers = vec![
