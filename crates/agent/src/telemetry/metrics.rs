@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use recovery::decide::{Decision, HoldReason};
 use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Outcome, Verdict};
@@ -75,7 +75,7 @@ type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Takes events in; gives the text of `/metrics`.
 pub struct Metrics {
-    registry: Registry,
+    registry: Catalogue,
     time_to_isr: Histograms<ByBroker>,
     predicted: Family<ByBroker, Seconds>,
     prediction_error: Family<ByBroker, Seconds>,
@@ -104,6 +104,56 @@ pub struct Metrics {
     fencing_since: Mutex<BTreeMap<BrokerId, Timestamp>>,
 }
 
+/// The prefix of every name.
+const PREFIX: &str = "understudy";
+
+/// All metrics, and what each is: one without a sample yet is in no page.
+#[derive(Debug)]
+struct Catalogue {
+    all: Registry,
+    described: Vec<Described>,
+}
+
+/// What a metric is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Described {
+    /// Its name, as its samples have it.
+    pub name: String,
+    /// `counter`, `gauge`, `histogram` or `info`.
+    pub kind: String,
+    /// What it tells.
+    pub meaning: String,
+}
+
+impl Default for Catalogue {
+    fn default() -> Self {
+        Self { all: Registry::with_prefix(PREFIX), described: Vec::new() }
+    }
+}
+
+impl Catalogue {
+    fn register(&mut self, name: &str, meaning: &str, metric: impl Metric) {
+        self.describe(name, "", meaning, &metric);
+        self.all.register(name, meaning, metric);
+    }
+
+    fn register_with_unit(&mut self, name: &str, meaning: &str, unit: Unit, metric: impl Metric) {
+        self.describe(name, &format!("_{}", unit.as_str()), meaning, &metric);
+        self.all.register_with_unit(name, meaning, unit, metric);
+    }
+
+    fn describe(&mut self, name: &str, unit: &str, meaning: &str, metric: &impl Metric) {
+        let kind = metric.metric_type().as_str().to_owned();
+        let ending = match kind.as_str() {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        let name = format!("{PREFIX}_{name}{unit}{ending}");
+        self.described.push(Described { name, kind, meaning: meaning.to_owned() });
+    }
+}
+
 /// A gauge of seconds.
 type Seconds = Gauge<f64, AtomicU64>;
 
@@ -123,7 +173,7 @@ fn fractions() -> Histogram {
 impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix("understudy"),
+            registry: Catalogue::default(),
             time_to_isr: Family::new_with_constructor(seconds),
             predicted: Family::default(),
             prediction_error: Family::default(),
@@ -209,6 +259,14 @@ impl Metrics {
         r.register("build", "The running agent", build);
     }
 
+    /// What there is, by name.
+    #[must_use]
+    pub fn described(&self) -> Vec<Described> {
+        let mut all = self.registry.described.clone();
+        all.sort_unstable();
+        all
+    }
+
     /// The text of `/metrics`, in the OpenMetrics format.
     ///
     /// # Errors
@@ -226,7 +284,7 @@ impl Metrics {
         self.checked(status);
         self.age_class_data();
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
+        encode(&mut text, &self.registry.all)?;
         Ok(text)
     }
 

@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 pub use log::LogSink;
-pub use metrics::Metrics;
+pub use metrics::{Described, Metrics};
 
 use crate::cli::LogFormat;
 

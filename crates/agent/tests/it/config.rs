@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 }
 
 /// Compares with a committed file; `UPDATE_EXPECTED=1` writes it anew.
-fn expect_file(path: &Path, actual: &str) {
+pub(crate) fn expect_file(path: &Path, actual: &str) {
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, actual).unwrap();

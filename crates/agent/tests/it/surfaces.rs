@@ -1,6 +1,7 @@
 //! HTTP on a real socket, and the text of the metrics.
 
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use understudy::http;
 use understudy::telemetry::Metrics;
+
+use crate::config::expect_file;
 
 pub(crate) fn status(at: Option<Timestamp>) -> Status {
     let broker = BrokerStatus {
@@ -330,4 +333,18 @@ fn metrics_are_made_of_events() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is missing in:\n{text}");
     }
+}
+
+/// Every metric has a line in `docs/metrics.md`, which is written from their own descriptions.
+#[test]
+fn the_metrics_page_is_fresh() {
+    let mut page = "# Metrics\n\n\
+        What `/metrics` has, in OpenMetrics. A metric without a sample yet is left out there. Written from the code, by\n\
+        `UPDATE_EXPECTED=1 cargo test -p understudy --test it the_metrics_page`.\n\n\
+        | metric | kind | meaning |\n|---|---|---|\n"
+        .to_owned();
+    for metric in Metrics::default().described() {
+        page.push_str(&format!("| `{}` | {} | {} |\n", metric.name, metric.kind, metric.meaning));
+    }
+    expect_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md"), &page);
 }
