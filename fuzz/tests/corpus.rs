@@ -55,6 +55,7 @@ targets! {
     config
     decisions
     fence_metadata
+    jks
     journal
     ledger_lines
     meta_properties

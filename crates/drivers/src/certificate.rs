@@ -11,7 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, Error, RootCertStore};
 
 use super::off_path::{OffPathError, off_path};
-use kafka::security::SecurityConfig;
+use kafka::security::{SecurityConfig, StoreConfig};
 
 /// How long reading a file may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -19,13 +19,18 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Later than any certificate can say, whose years have four digits.
 const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
 
-/// A file with certificates in PEM that the agent shows, or trusts.
+/// Of which kind a certificate is that a file must have, in words.
+const IN_PEM: &str = "in PEM";
+
+/// A file with certificates that the agent shows, or trusts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateFile {
     /// The file.
     pub path: PathBuf,
     /// Whether they are authorities: one valid one is enough. Of a chain each must be valid.
     pub authorities: bool,
+    /// The file with its password, if it is a store of Java's.
+    pub password: Option<PathBuf>,
 }
 
 /// Why it is not known until when a file is good.
@@ -43,10 +48,12 @@ pub enum UnknownExpiry {
         source: std::io::Error,
     },
     /// There is no certificate in it.
-    #[error("{} has no certificate in PEM", path.display())]
+    #[error("{} has no certificate {kind}", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
+        /// Of which kind, in words.
+        kind: &'static str,
     },
     /// A certificate in it is of a kind whose end the TLS library does not tell.
     #[error("{} has a certificate whose end cannot be read", path.display())]
@@ -62,19 +69,26 @@ impl CertificateFile {
     /// A file with authorities.
     #[must_use]
     pub fn authorities(path: &Path) -> Self {
-        Self { path: path.to_owned(), authorities: true }
+        Self { path: path.to_owned(), authorities: true, password: None }
     }
 
     /// A file with a certificate and what lies between it and its authority.
     #[must_use]
     pub fn chain(path: &Path) -> Self {
-        Self { path: path.to_owned(), authorities: false }
+        Self { path: path.to_owned(), authorities: false, password: None }
     }
 
     /// The files that a secured connection to Kafka needs.
     pub fn of(security: &SecurityConfig) -> impl Iterator<Item = Self> + '_ {
         let authorities = security.ca.iter().map(|file| Self::authorities(file));
-        authorities.chain(security.certificate.iter().map(|file| Self::chain(file)))
+        let chains = security.certificate.iter().map(|file| Self::chain(file));
+        let store = |store: &StoreConfig, authorities| {
+            let password = Some(store.password_file.clone());
+            Self { path: store.file.clone(), authorities, password }
+        };
+        let trusts = security.truststore.iter().map(move |trusts| store(trusts, true));
+        let shows = security.keystore.iter().map(move |shows| store(shows, false));
+        authorities.chain(chains).chain(trusts).chain(shows)
     }
 
     /// The last second in which the file is good for TLS, as its certificates say.
@@ -82,11 +96,34 @@ impl CertificateFile {
     /// # Errors
     /// When that cannot be known.
     pub async fn good_until(&self) -> Result<Timestamp, UnknownExpiry> {
-        let (path, what) = (self.path.clone(), format!("reading {}", self.path.display()));
-        let ends = off_path(&what, READ_LIMIT, move || ends(&path)).await??;
-        let good = if self.authorities { ends.iter().max() } else { ends.iter().min() };
-        good.copied().ok_or_else(|| UnknownExpiry::NoCertificate { path: self.path.clone() })
+        let (path, password, authorities) = (self.path.clone(), self.password.clone(), self.authorities);
+        let what = format!("reading {}", self.path.display());
+        let ends = off_path(&what, READ_LIMIT, move || match password {
+            Some(password_file) => {
+                in_store(StoreConfig { file: path, password_file, key_password_file: None }, authorities)
+            }
+            None => ends(&path),
+        });
+        let ends = ends.await??;
+        let good = if authorities { ends.iter().max() } else { ends.iter().min() };
+        let kind = match (&self.password, authorities) {
+            (None, _) => IN_PEM,
+            (Some(_), true) => "that is trusted (`keytool -list` shows what it has)",
+            (Some(_), false) => "with a key (`keytool -list` shows what it has)",
+        };
+        good.copied().ok_or_else(|| UnknownExpiry::NoCertificate { path: self.path.clone(), kind })
     }
+}
+
+/// The same of a store.
+fn in_store(store: StoreConfig, authorities: bool) -> Result<Vec<Timestamp>, UnknownExpiry> {
+    let path = store.file.clone();
+    let all = match store.certificates(authorities) {
+        Ok(all) => all,
+        Err(source) => return Err(UnknownExpiry::Unreadable { path, source }),
+    };
+    let ends: Result<Vec<_>, _> = all.iter().map(end).collect();
+    ends.map_err(|source| UnknownExpiry::Unclear { path, source })
 }
 
 /// The last second in which all of a chain is valid that a listener shows.
@@ -106,7 +143,7 @@ fn ends(path: &Path) -> Result<Vec<Timestamp>, UnknownExpiry> {
         Err(source) => return Err(UnknownExpiry::Unreadable { path, source }),
     };
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let Ok(all) = all else { return Err(UnknownExpiry::NoCertificate { path }) };
+    let Ok(all) = all else { return Err(UnknownExpiry::NoCertificate { path, kind: IN_PEM }) };
     let ends: Result<Vec<_>, _> = all.iter().map(end).collect();
     ends.map_err(|source| UnknownExpiry::Unclear { path, source })
 }
@@ -128,6 +165,9 @@ fn end(certificate: &CertificateDer<'_>) -> Result<Timestamp, Error> {
 
 #[cfg(test)]
 mod tests {
+    use fakes::stores;
+    use jiff::Span;
+
     use super::*;
 
     /// An authority that signed itself, valid from 2019-01-01 until 2020-01-01.
@@ -158,7 +198,7 @@ UroCIQCpuanCMBivASF8r2K7oIBC/muEhPajIZ9+QyFAYdzn+g==
     async fn good_until(pem: &str, authorities: bool) -> Result<Timestamp, UnknownExpiry> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), pem).unwrap();
-        CertificateFile { path: file.path().to_owned(), authorities }.good_until().await
+        CertificateFile { path: file.path().to_owned(), authorities, password: None }.good_until().await
     }
 
     fn at(text: &str) -> Timestamp {
@@ -190,5 +230,32 @@ UroCIQCpuanCMBivASF8r2K7oIBC/muEhPajIZ9+QyFAYdzn+g==
         assert!(matches!(error, UnknownExpiry::Unclear { .. }), "{error}");
         let gone = CertificateFile::chain(Path::new("/no/such/file")).good_until().await.unwrap_err();
         assert_eq!(gone.to_string(), "/no/such/file cannot be read");
+    }
+
+    #[tokio::test]
+    async fn of_a_store_that_counts_which_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let password = dir.path().join("password");
+        std::fs::write(&password, format!("{}\n", stores::PASSWORD)).unwrap();
+        let good_until = async |bytes: &[u8], authorities| {
+            let path = dir.path().join("store");
+            std::fs::write(&path, bytes).unwrap();
+            CertificateFile { path, authorities, password: Some(password.clone()) }.good_until().await
+        };
+        let first_of_2021 = at("2021-01-01T00:00:00Z");
+        let ended = good_until(stores::AGENT_EXPIRED_P12, false).await.unwrap();
+        assert!(ended < first_of_2021 + Span::new().hours(48), "{ended}");
+        for (store, authorities) in
+            [(stores::AGENT_JKS, false), (stores::TRUST_P12, true), (stores::TRUST_JKS, true)]
+        {
+            let good = good_until(store, authorities).await.unwrap();
+            assert!(good > at("2100-01-01T00:00:00Z"), "{good}");
+        }
+        let none = good_until(stores::TRUST_P12, false).await.unwrap_err().to_string();
+        assert!(none.contains("has no certificate with a key (`keytool -list`"), "{none}");
+        std::fs::write(&password, "guessed").unwrap();
+        let error = good_until(stores::TRUST_P12, true).await.unwrap_err();
+        let said = recovery::ports::chain(&error);
+        assert!(said.contains("does not open with the password in") && !said.contains("guessed"), "{said}");
     }
 }

@@ -58,13 +58,19 @@ impl Issued {
     /// A listener that shows this certificate, and asks for one that `clients` has signed.
     #[must_use]
     pub fn acceptor(&self, clients: Option<&Authority>) -> TlsAcceptor {
+        self.acceptor_for(clients.map(|authority| authority.pem.as_str()))
+    }
+
+    /// The same of an authority that has this certificate.
+    #[must_use]
+    pub fn acceptor_for(&self, clients: Option<&str>) -> TlsAcceptor {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().unwrap();
         let builder = match clients {
             Some(authority) => {
                 let mut roots = RootCertStore::empty();
-                roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
+                roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 builder.with_client_cert_verifier(verifier.build().unwrap())
             }

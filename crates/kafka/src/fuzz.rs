@@ -56,6 +56,14 @@ fn reread(file: &Properties) -> Properties {
     read.unwrap_or_default()
 }
 
+/// A store of Java's, without the hash that its password makes.
+pub fn jks(bytes: &[u8]) {
+    if let Ok(store) = super::security::read_jks_entries(bytes) {
+        let chain = store.key.map(|key| key.chain.concat().len()).unwrap_or_default();
+        assert!(chain + store.trusted.concat().len() <= bytes.len());
+    }
+}
+
 /// What is accepted names a cluster and a node.
 pub fn meta_properties(bytes: &[u8]) {
     match MetaProperties::parse(bytes, Path::new("/data/meta.properties")) {

@@ -1,19 +1,28 @@
 //! How the listeners of a cluster are secured, as it is configured.
 
 mod credentials;
+mod pem;
 mod scram;
+mod store;
 mod told;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::CertificateDer;
 use serde::Deserialize;
 
 pub(crate) use self::credentials::{Credentials, Login, Material};
+pub use self::pem::Pem;
 pub(crate) use self::scram::{Hash, Scram};
+pub(crate) use self::store::read_jks_entries;
 pub(crate) use self::told::{of_tls, tls_error, where_tls_answers};
 
 const PASSWORD_FILE: &str = "sasl.password_file";
+/// The keys of a store's files: itself, its password, the password of its key.
+type StoreKeys = [&'static str; 3];
+const TRUSTSTORE: StoreKeys = ["truststore.file", "truststore.password_file", "truststore.key_password_file"];
+const KEYSTORE: StoreKeys = ["keystore.file", "keystore.password_file", "keystore.key_password_file"];
 
 /// How the brokers' listeners are secured. Every connection of the agent to them is: what it probes, reads and
 /// asks for. Without the section they are `PLAINTEXT`.
@@ -39,9 +48,32 @@ pub struct SecurityConfig {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     pub key: Option<PathBuf>,
+    /// A store of Java's instead of `ca`, PKCS12 or JKS: what Kafka's `ssl.truststore.location` names.
+    #[serde(default)]
+    pub truststore: Option<StoreConfig>,
+    /// A store of Java's instead of `certificate` and `key`: what Kafka's `ssl.keystore.location` names. Of
+    /// several keys the first is used.
+    #[serde(default)]
+    pub keystore: Option<StoreConfig>,
     /// How the agent logs in, with `SASL_SSL` and `SASL_PLAINTEXT`. The probe of a broker needs no login.
     #[serde(default)]
     pub sasl: Option<SaslConfig>,
+}
+
+/// A store of certificates, and perhaps a key, as Java has them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// The store. Its kind is seen in it.
+    #[schemars(with = "String")]
+    pub file: PathBuf,
+    /// The file with its password. A line break at its end does not count.
+    #[schemars(with = "String")]
+    pub password_file: PathBuf,
+    /// The file with the password of the key, where that is another one (`ssl.key.password`): in JKS alone.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub key_password_file: Option<PathBuf>,
 }
 
 /// How the agent logs in.
@@ -126,6 +158,26 @@ impl fmt::Display for Protocol {
     }
 }
 
+impl StoreConfig {
+    fn files(&self, keys: &StoreKeys) -> impl Iterator<Item = (&'static str, &Path)> {
+        let all = [Some(&self.file), Some(&self.password_file), self.key_password_file.as_ref()];
+        keys.iter().copied().zip(all).filter_map(|(key, path)| Some((key, path?.as_path())))
+    }
+
+    /// The certificates in it: those that it trusts, if it is a truststore (`trusts`), or else the chain of its
+    /// key. It is read on this thread.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn certificates(&self, trusts: bool) -> std::io::Result<Vec<CertificateDer<'static>>> {
+        let (bytes, password) = (std::fs::read(&self.file)?, std::fs::read(&self.password_file)?);
+        // What belongs to the key is not looked at: a wrong password of it is told where it is used.
+        let store = store::certificates(&bytes, &password, trusts);
+        let password = self.password_file.display().to_string();
+        store.map_err(|why| std::io::Error::other(why.told("it", &password)))
+    }
+}
+
 impl SecurityConfig {
     /// Everything that is wrong with it, as `key: reason`. `section` is where it stands.
     #[must_use]
@@ -135,8 +187,11 @@ impl SecurityConfig {
         for (key, path) in self.files() {
             if !path.is_absolute() {
                 // Somebody may have written the password itself.
-                let shown =
-                    if key == PASSWORD_FILE { String::new() } else { format!("`{}` ", path.display()) };
+                let shown = if key.ends_with("password_file") {
+                    String::new()
+                } else {
+                    format!("`{}` ", path.display())
+                };
                 wrong(key, &format!("{shown}is not absolute; write the whole path"));
             }
         }
@@ -147,8 +202,23 @@ impl SecurityConfig {
             }
             _ => {}
         }
-        let of_tls = [("ca", &self.ca), ("certificate", &self.certificate), ("key", &self.key)];
-        for (key, _) in of_tls.into_iter().filter(|(_, path)| path.is_some() && !self.protocol.encrypts()) {
+        if self.ca.is_some() && self.truststore.is_some() {
+            wrong("truststore", &format!("{section}.ca says already who is trusted; remove one of them"));
+        }
+        if self.certificate.is_some() && self.keystore.is_some() {
+            wrong(
+                "keystore",
+                &format!("{section}.certificate says already what is shown; remove one of them"),
+            );
+        }
+        let of_tls = [
+            ("ca", self.ca.is_some()),
+            ("certificate", self.certificate.is_some()),
+            ("key", self.key.is_some()),
+            ("truststore", self.truststore.is_some()),
+            ("keystore", self.keystore.is_some()),
+        ];
+        for (key, _) in of_tls.into_iter().filter(|(_, given)| *given && !self.protocol.encrypts()) {
             wrong(
                 key,
                 &format!("is for TLS, and {section}.protocol is {}; remove one of them", self.protocol),
@@ -174,10 +244,33 @@ impl SecurityConfig {
         problems
     }
 
+    /// What its stores hold, as PEM, for a client that reads no stores of Java's. They are read on this thread.
+    /// `section` is where it stands.
+    ///
+    /// # Errors
+    /// Why one of them is of no use, in a sentence that names it.
+    pub fn stores_as_pem(&self, section: &str) -> Result<Pem, String> {
+        credentials::stores_as_pem(self, section)
+    }
+
     /// The files it names, by key.
     fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let all = [("ca", &self.ca), ("certificate", &self.certificate), ("key", &self.key)];
+        let pem = all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         let password = self.sasl.iter().map(|sasl| (PASSWORD_FILE, sasl.password_file.as_path()));
-        all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))).chain(password)
+        let trusts = self.truststore.iter().flat_map(|store| store.files(&TRUSTSTORE));
+        let shows = self.keystore.iter().flat_map(|store| store.files(&KEYSTORE));
+        pem.chain(trusts).chain(shows).chain(password)
+    }
+
+    /// The file that says who is trusted, by its key.
+    fn trusts(&self) -> Option<(&'static str, &Path)> {
+        let pem = self.ca.as_deref().map(|path| ("ca", path));
+        pem.or_else(|| Some(("truststore.file", self.truststore.as_ref()?.file.as_path())))
+    }
+
+    /// The file with the certificate that is shown.
+    fn shows(&self) -> Option<&Path> {
+        self.certificate.as_deref().or_else(|| Some(self.keystore.as_ref()?.file.as_path()))
     }
 }

@@ -16,6 +16,7 @@ const TARGETS: &[(&str, Run)] = &[
     ("clients_page", clients::fuzz::page),
     ("decisions", ledger::file::fuzz::decisions),
     ("fence_metadata", fence::fuzz::metadata),
+    ("jks", kafka::fuzz::jks),
     ("journal", ledger::file::fuzz::journal),
     ("ledger_lines", ledger::file::fuzz::lines),
     ("meta_properties", kafka::fuzz::meta_properties),

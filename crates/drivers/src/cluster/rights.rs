@@ -135,7 +135,9 @@ impl KafkaRights {
 fn principal(security: Option<&SecurityConfig>) -> String {
     match security {
         Some(SecurityConfig { sasl: Some(sasl), .. }) => format!("User:{}", sasl.user),
-        Some(SecurityConfig { certificate: Some(_), .. }) => "'User:NAME OF ITS CERTIFICATE'".to_owned(),
+        Some(SecurityConfig { certificate: Some(_), .. } | SecurityConfig { keystore: Some(_), .. }) => {
+            "'User:NAME OF ITS CERTIFICATE'".to_owned()
+        }
         _ => "User:ANONYMOUS".to_owned(),
     }
 }

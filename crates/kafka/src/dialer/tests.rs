@@ -1,4 +1,5 @@
 mod login;
+mod stores;
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +39,15 @@ impl Site {
 
     fn config(&self) -> SecurityConfig {
         let ca = Some(self.path("ca.pem"));
-        SecurityConfig { protocol: Protocol::Ssl, ca, certificate: None, key: None, sasl: None }
+        SecurityConfig {
+            protocol: Protocol::Ssl,
+            ca,
+            certificate: None,
+            key: None,
+            sasl: None,
+            truststore: None,
+            keystore: None,
+        }
     }
 
     fn dialer(&self) -> Dialer {

@@ -4,6 +4,7 @@
 //! time, and what was read before is used until it comes back. Only the very first look is waited for, as
 //! long as the connection may take.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,18 +13,24 @@ use std::thread;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{SaslConfig, SecurityConfig};
+use super::pem::{self, Pem};
+use super::store::{self, Key, Store, whole};
+use super::{KEYSTORE, PASSWORD_FILE, SaslConfig, SecurityConfig, StoreKeys, TRUSTSTORE};
 
 /// The files are looked at this often at most, but after a refusal at once.
 const EVERY: Duration = Duration::from_secs(1);
 /// A look at files that were read before is waited for no longer than this; they are read in microseconds.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+type Certificate = CertificateDer<'static>;
+/// A certificate, what lies between it and its authority, and its key.
+type Shown = (Vec<Certificate>, PrivateKeyDer<'static>);
 
 /// What connections are secured with.
 #[derive(Debug)]
@@ -75,17 +82,18 @@ pub(crate) struct Login {
     pub(crate) section: String,
 }
 
-/// The files as they are.
+/// The files as they are, by their keys.
 #[derive(Default, PartialEq, Eq)]
-struct Files {
-    ca: Option<Vec<u8>>,
-    certificate: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
-    password: Option<Vec<u8>>,
+struct Files(BTreeMap<&'static str, Vec<u8>>);
+
+impl Files {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        self.0.get(key).map(Vec::as_slice)
+    }
 }
 
 impl std::fmt::Debug for Files {
-    /// Two of them are secrets.
+    /// Some of them are secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Files")
     }
@@ -177,34 +185,56 @@ fn look(
     section: &str,
     before: Option<&Arc<Material>>,
 ) -> Result<Arc<Material>, String> {
-    let named = |key: &str, path: &Path| format!("{section}.{key}: {}", path.display());
-    let read = |key: &str, path: Option<&Path>| -> Result<Option<Vec<u8>>, String> {
-        let Some(path) = path else { return Ok(None) };
-        let bytes = fs::read(path).map_err(|error| format!("{} cannot be read: {error}", named(key, path)));
-        bytes.map(Some)
-    };
-    let files = Files {
-        ca: read("ca", config.ca.as_deref())?,
-        certificate: read("certificate", config.certificate.as_deref())?,
-        key: read("key", config.key.as_deref())?,
-        password: read("sasl.password_file", config.sasl.as_ref().map(|sasl| sasl.password_file.as_path()))?,
-    };
+    let files = read(config.files(), section)?;
     if let Some(same) = before.filter(|before| before.files == files) {
         return Ok(same.clone());
     }
-    let place =
-        |key: &str| config.files().find(|(k, _)| *k == key).map_or(String::new(), |(k, p)| named(k, p));
+    let place = |key: &str| place(config, section, key);
     let tls = if config.protocol.encrypts() { Some(Arc::new(client(&files, section, place)?)) } else { None };
-    let login = match (&config.sasl, &files.password) {
+    let login = match (&config.sasl, files.get(PASSWORD_FILE)) {
         (Some(sasl), Some(bytes)) => Some(Login {
             config: sasl.clone(),
-            password: password(bytes, &place("sasl.password_file"))?,
+            password: password(bytes, &place(PASSWORD_FILE))?,
             encrypted: config.protocol.encrypts(),
             section: section.to_owned(),
         }),
         _ => None,
     };
     Ok(Arc::new(Material { files, tls, login }))
+}
+
+/// What the stores hold, as PEM: for a client that reads none of them. Reads files.
+///
+/// # Errors
+/// Why they are of no use, in a sentence.
+pub(super) fn stores_as_pem(config: &SecurityConfig, section: &str) -> Result<Pem, String> {
+    let stores = config.files().filter(|(key, _)| [TRUSTSTORE, KEYSTORE].concat().contains(key));
+    let files = read(stores, section)?;
+    let place = |key: &str| place(config, section, key);
+    let ca = trusted(&files, place)?.map(|trusted| pem::certificates(&trusted));
+    let Some((chain, key)) = shown(&files, place)? else {
+        return Ok(Pem { ca, certificate: None, key: None });
+    };
+    Ok(Pem { ca, certificate: Some(pem::certificates(&chain)), key: Some(pem::key(&key)) })
+}
+
+fn read<'a>(all: impl Iterator<Item = (&'static str, &'a Path)>, section: &str) -> Result<Files, String> {
+    let read = |(key, path): (&'static str, &Path)| {
+        let bytes = fs::read(path);
+        let bytes =
+            bytes.map_err(|error| format!("{} cannot be read: {error}", named(section, key, path)))?;
+        Ok((key, bytes))
+    };
+    all.map(read).collect::<Result<_, String>>().map(Files)
+}
+
+/// The file that a key names, for messages.
+fn place(config: &SecurityConfig, section: &str, key: &str) -> String {
+    config.files().find(|(k, _)| *k == key).map_or(String::new(), |(k, path)| named(section, k, path))
+}
+
+fn named(section: &str, key: &str, path: &Path) -> String {
+    format!("{section}.{key}: {}", path.display())
 }
 
 fn password(bytes: &[u8], place: &str) -> Result<SecretString, String> {
@@ -218,25 +248,21 @@ fn password(bytes: &[u8], place: &str) -> Result<SecretString, String> {
 
 /// What the TLS library needs. The provider is named here, so that nothing is installed for the whole process.
 fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Result<ClientConfig, String> {
-    let roots = match &files.ca {
-        Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(pem, &place("ca"))? {
-                let added = roots.add(certificate);
-                added.map_err(|error| {
-                    format!("{} has an authority that is of no use: {error}", place("ca"))
-                })?;
-            }
-            roots
-        }
-        None => host_roots(section)?,
+    let roots = match (files.get("ca"), trusted(files, &place)?) {
+        (Some(pem), _) => roots(certificates(pem, &place("ca"))?, &place("ca"))?,
+        (None, Some(trusted)) => roots(trusted, &place(TRUSTSTORE[0]))?,
+        (None, None) => host_roots(section)?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("{section}: TLS cannot be set up: {error}"))?
         .with_root_certificates(roots);
-    let (Some(chain), Some(key)) = (&files.certificate, &files.key) else {
+    if let Some((chain, key)) = shown(files, &place)? {
+        let shown = builder.with_client_auth_cert(chain, key);
+        return shown.map_err(|error| format!("{} has a key that is of no use: {error}", place(KEYSTORE[0])));
+    }
+    let (Some(chain), Some(key)) = (files.get("certificate"), files.get("key")) else {
         return Ok(builder.with_no_client_auth());
     };
     let chain = certificates(chain, &place("certificate"))?;
@@ -246,9 +272,58 @@ fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Resul
             place("key")
         )
     })?;
+    let key = whole(key, &chain);
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|error| format!("{} and {} do not go together: {error}", place("certificate"), place("key")))
+}
+
+/// Who is trusted by a store, if there is one.
+fn trusted(files: &Files, place: impl Fn(&str) -> String) -> Result<Option<Vec<Certificate>>, String> {
+    let Some(store) = opened(files, &TRUSTSTORE, &place)? else { return Ok(None) };
+    if store.trusted.is_empty() {
+        let why = "has no certificate that is trusted (`keytool -list` shows what it has)";
+        return Err(format!("{} {why}", place(TRUSTSTORE[0])));
+    }
+    Ok(Some(store.trusted.into_iter().map(Into::into).collect()))
+}
+
+/// What is shown of a store, if there is one.
+fn shown(files: &Files, place: impl Fn(&str) -> String) -> Result<Option<Shown>, String> {
+    let Some(store) = opened(files, &KEYSTORE, &place)? else { return Ok(None) };
+    let [file, password, of_key] = KEYSTORE;
+    let Key { key, chain } = store.key.filter(|key| !key.chain.is_empty()).ok_or_else(|| {
+        let why = "has no key with a certificate (`keytool -list` shows what it has)";
+        format!("{} {why}", place(file))
+    })?;
+    let by = if files.get(of_key).is_some() { of_key } else { password };
+    let key = key.map_err(|why| why.told(&place(file), &place(by)))?;
+    let chain: Vec<Certificate> = chain.into_iter().map(Into::into).collect();
+    let key = whole(PrivatePkcs8KeyDer::from(key).into(), &chain);
+    Ok(Some((chain, key)))
+}
+
+/// A store, if there is one.
+fn opened(files: &Files, keys: &StoreKeys, place: impl Fn(&str) -> String) -> Result<Option<Store>, String> {
+    let [file, password_file, key_password_file] = *keys;
+    let (Some(bytes), Some(password)) = (files.get(file), files.get(password_file)) else { return Ok(None) };
+    let password = self::password(password, &place(password_file))?;
+    let of_key = files.get(key_password_file);
+    let of_key = of_key.map(|bytes| self::password(bytes, &place(key_password_file))).transpose()?;
+    let read = store::read(bytes, password.expose_secret(), of_key.as_ref().map(ExposeSecret::expose_secret));
+    read.map(Some).map_err(|why| why.told(&place(file), &place(password_file)))
+}
+
+fn roots<'a>(
+    authorities: impl IntoIterator<Item = CertificateDer<'a>>,
+    place: &str,
+) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("{place} has an authority that is of no use: {error}"))?;
+    }
+    Ok(roots)
 }
 
 fn host_roots(section: &str) -> Result<RootCertStore, String> {
@@ -271,3 +346,6 @@ fn certificates(pem: &[u8], place: &str) -> Result<Vec<CertificateDer<'static>>,
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,11 +66,11 @@ pub(crate) fn of_tls(credentials: &Credentials, at: &Endpoint, error: &Error) ->
 fn of_certificate(credentials: &Credentials, at: &Endpoint, wrong: &CertificateError) -> String {
     let section = credentials.section;
     match wrong {
-        CertificateError::UnknownIssuer => match &credentials.config.ca {
-            Some(ca) => format!(
+        CertificateError::UnknownIssuer => match credentials.config.trusts() {
+            Some((key, file)) => format!(
                 "its certificate is of no authority in {}: put the certificate of the one that signed it there \
-                 ({section}.ca), or have the broker send what lies between",
-                ca.display()
+                 ({section}.{key}), or have the broker send what lies between",
+                file.display()
             ),
             None => format!(
                 "its certificate is of no authority that this host trusts: name the file with its authority as \
@@ -117,7 +117,7 @@ fn of_alert(credentials: &Credentials, alert: AlertDescription) -> String {
             | Alert::CertificateRequired
             | Alert::HandshakeFailure
     );
-    match &credentials.config.certificate {
+    match credentials.config.shows() {
         Some(ours) if about_ours => format!(
             "it refused our certificate {} (TLS alert {alert:?}): renew it, or have it signed by an authority in \
              the broker's truststore",

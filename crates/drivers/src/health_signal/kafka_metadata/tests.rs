@@ -247,7 +247,8 @@ async fn a_login_that_is_refused_is_our_blindness_and_nobodys_death() {
         password_file: password.path().to_owned(),
     };
     let (protocol, ca, certificate, key) = (Protocol::SaslPlaintext, None, None, None);
-    let config = SecurityConfig { protocol, ca, certificate, key, sasl: Some(sasl) };
+    let config =
+        SecurityConfig { protocol, ca, certificate, key, truststore: None, keystore: None, sasl: Some(sasl) };
     let (sender, listed) = watch::channel(BTreeMap::new());
     let dialer = Dialer::secured(&config, "cluster.security");
     let signal = KafkaMetadata::new(&dialer, std::slice::from_ref(&broker.at), sender);

@@ -10,8 +10,15 @@ fn probe_of(authority: &Authority, endpoints: &[&Endpoint]) -> (KafkaProbe, temp
     let dir = tempfile::tempdir().unwrap();
     let ca = dir.path().join("ca.pem");
     std::fs::write(&ca, &authority.pem).unwrap();
-    let config =
-        SecurityConfig { protocol: Protocol::Ssl, ca: Some(ca), certificate: None, key: None, sasl: None };
+    let config = SecurityConfig {
+        protocol: Protocol::Ssl,
+        ca: Some(ca),
+        certificate: None,
+        key: None,
+        sasl: None,
+        truststore: None,
+        keystore: None,
+    };
     let configured = (1..).map(BrokerId).zip(endpoints.iter().map(|e| (*e).clone())).collect();
     let dialer = Dialer::secured(&config, "cluster.security");
     (KafkaProbe::new(dialer, configured, watch::channel(BTreeMap::new()).1), dir)
