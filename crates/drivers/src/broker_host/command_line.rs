@@ -31,6 +31,10 @@ const WITH_VALUE: [&[u8]; 10] = [
 /// How the configuration of a Kafka is called.
 const CONFIGURATION: [&[u8]; 5] = [b".properties", b".props", b".conf", b".config", b".cfg"];
 
+/// Stands for the configuration where a Kafka is yet to be started: the entry point of a container waits with its name
+/// in its own words.
+const TO_COME: &[u8] = b"{properties}";
+
 /// Where a command line names Kafka; its properties come after that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Named {
@@ -48,7 +52,11 @@ pub(super) fn kafka_in(words: &[&[u8]]) -> Option<Named> {
         return None;
     }
     let named = |word: &&[u8]| name(word) == CLASS || name(word).starts_with(SCRIPT);
+    let to_come = |word: &&[u8]| word.windows(TO_COME.len()).any(|part| part == TO_COME);
     if let Some(at) = words.iter().position(named) {
+        if words[at..].iter().any(|word| to_come(&word)) {
+            return None;
+        }
         return Some(Named { at, surely: true });
     }
     let at = main_class(words)?;
@@ -159,6 +167,8 @@ mod tests {
             "java -jar /opt/other.jar",
             "java -version",
             "understudy run --config /etc/understudy/understudy.toml",
+            "/run/understudy/understudy enter -- /opt/kafka/bin/kafka-server-start.sh {properties}",
+            "understudy enter -- /usr/bin/java -cp /k/libs/* kafka.Kafka --config={properties}",
         ] {
             assert_eq!(told(line), None, "{line}");
         }

@@ -8,6 +8,7 @@ mod command_line;
 mod common;
 mod end_fenced;
 mod files;
+pub mod kubernetes;
 mod listeners;
 mod look;
 mod ports;
@@ -35,8 +36,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use kubernetes::{Kubernetes, KubernetesConfig};
 use process::{Process, ProcessConfig};
 use recovery::model::{Broker, BrokerId, Endpoint, HostName};
 use recovery::ports::BrokerHost;
@@ -59,6 +61,8 @@ pub enum BrokerHostConfig {
     Process(ProcessConfig),
     /// As a unit of systemd, asked for over D-Bus.
     Systemd(SystemdConfig),
+    /// In a container of a pod of Kubernetes, beside the agent's: docs/kubernetes.md.
+    Kubernetes(KubernetesConfig),
 }
 
 impl BrokerHostConfig {
@@ -75,6 +79,7 @@ impl BrokerHostConfig {
         match self {
             Self::Process(config) => Ok(Arc::new(Process::new(config, here, state_dir, brokers)?)),
             Self::Systemd(config) => Ok(Arc::new(Systemd::new(config, here, state_dir, brokers)?)),
+            Self::Kubernetes(config) => Ok(Arc::new(Kubernetes::new(config, here, state_dir, brokers)?)),
         }
     }
 }
@@ -134,7 +139,7 @@ impl RunHere {
 }
 
 /// What makes a Kafka process this broker and no other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerIdentity {
     /// Its node id.
     pub id: BrokerId,

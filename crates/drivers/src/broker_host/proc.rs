@@ -92,6 +92,19 @@ pub(super) fn ancestry() -> Result<BTreeSet<i32>, Problem> {
     Ok(found)
 }
 
+/// Those children of this process that have ended, and whose status nobody has asked for.
+pub(super) fn ended_children() -> Result<Vec<ProcessId>, Problem> {
+    let own = i32::try_from(std::process::id()).ok();
+    let mut found = Vec::new();
+    for pid in pids()? {
+        let Some(stat) = stat(pid)? else { continue };
+        if Some(stat.parent) == own && !stat.is_alive() {
+            found.push(ProcessId { pid, start_ticks: stat.start_ticks });
+        }
+    }
+    Ok(found)
+}
+
 /// Whether this very process lives.
 pub(super) fn is_alive(id: ProcessId) -> Result<bool, Problem> {
     let stat = stat(id.pid)?;

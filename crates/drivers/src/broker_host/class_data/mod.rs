@@ -264,6 +264,8 @@ fn fingerprint(words: &[String], environment: &BTreeMap<String, String>) -> Stri
 enum Way {
     Process(process::ProcessConfig),
     Systemd(Units),
+    /// Kafka is in another container, and its Java with it.
+    Elsewhere,
 }
 
 /// The archive of this host, for whoever looks after it.
@@ -282,6 +284,10 @@ impl BrokerHostConfig {
         let (shelf, way) = match self {
             Self::Process(config) => (config.shelf(state_dir), Way::Process(config.clone())),
             Self::Systemd(config) => (config.shelf(state_dir), Way::Systemd(Units::new(config.clone()))),
+            Self::Kubernetes(_) => {
+                let shelf = Shelf::new(state_dir, ClassDataUse::Off, &[], &BTreeMap::new());
+                (shelf, Way::Elsewhere)
+            }
         };
         ClassData { shelf, state_dir: state_dir.to_owned(), brokers, way }
     }
@@ -299,6 +305,9 @@ impl ClassData {
     /// # Errors
     /// When the files could not be looked at.
     pub async fn look(&self) -> Result<Look, StepError> {
+        if matches!(self.way, Way::Elsewhere) {
+            return Ok(Look::Unwanted { why: "Kafka runs in a container of its own".to_owned() });
+        }
         let shelf = self.shelf.clone();
         let action = "look at the class-data archive";
         let look =
@@ -367,6 +376,10 @@ impl ClassData {
         match &self.way {
             Way::Process(config) => config.recipe(broker),
             Way::Systemd(units) => units.recipe(broker).await,
+            Way::Elsewhere => Err(Problem::Refused(
+                "Kafka runs in a container of its own, where no archive is made; put one into its image"
+                    .to_owned(),
+            )),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Starting, finding and stopping the Kafka process of a broker.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-use super::super::common::{PATIENCE, told};
+use super::super::common::PATIENCE;
 use super::super::problem::Problem;
 use super::super::proc::{self, ProcessId};
 use super::super::site::{Record, Site};
-use super::launch::Start;
+use super::launch::{Start, UNRECORDED};
 use super::{DRIVER, Inner};
 use recovery::model::{BrokerId, Epoch};
 use recovery::ports::{Note, ProcessState, Proof};
@@ -31,6 +31,14 @@ enum Found {
     Hidden,
 }
 
+/// By which a start is allowed.
+pub(in super::super) struct Leave<'a> {
+    /// The proofs, in words.
+    pub(in super::super) proof: String,
+    /// Asked last, with everything held that keeps others from starting: whether it is still meant.
+    pub(in super::super) still: &'a dyn Fn() -> Result<(), Problem>,
+}
+
 /// A process that was started as a broker.
 struct Running {
     id: ProcessId,
@@ -42,11 +50,10 @@ impl Inner {
         &self,
         broker: BrokerId,
         epoch: Epoch,
-        proofs: &[Proof],
+        leave: &Leave<'_>,
         archive: Option<&Path>,
     ) -> Result<Note, Problem> {
         let site = self.common.site(broker);
-        self.common.check_proofs(proofs)?;
         self.common.check_rendered(broker, epoch, &site)?;
         // Held until Kafka is recorded, so that two agents cannot both find nothing and both start one.
         let _lock = site.lock_start(PATIENCE)?;
@@ -55,18 +62,18 @@ impl Inner {
             return Err(Problem::Superseded { ours: epoch, theirs: newer.epoch });
         }
         let note = match self.find_settled(broker, &site)? {
-            Found::Running(running) => self.adopt(broker, epoch, proofs, &site, &running)?,
+            Found::Running(running) => self.adopt(broker, epoch, leave, &site, &running)?,
             Found::Hidden => return Err(hidden(broker, &site)),
-            Found::Nothing => self.spawn((broker, epoch), proofs, &site, archive)?,
+            Found::Nothing => self.spawn((broker, epoch), leave, &site, archive)?,
         };
-        Ok(note.with("epoch", epoch).with("proof", told(proofs)))
+        Ok(note.with("epoch", epoch).with("proof", &leave.proof))
     }
 
     fn adopt(
         &self,
         broker: BrokerId,
         epoch: Epoch,
-        proofs: &[Proof],
+        leave: &Leave<'_>,
         site: &Site,
         running: &Running,
     ) -> Result<Note, Problem> {
@@ -84,7 +91,7 @@ impl Inner {
         }
         let record = site.record()?;
         if record.as_ref().and_then(|record| record.process) != Some(*id) {
-            let record = record.map_or_else(|| self.record(epoch, proofs, site, 0), Ok)?;
+            let record = record.map_or_else(|| self.record(epoch, leave, site, 0), Ok)?;
             site.keep(&Record { process: Some(*id), ..record })?;
         }
         Ok(Note::new(format!("adopted the Kafka that runs already, pid {}", id.pid)).with("pid", id.pid))
@@ -93,7 +100,7 @@ impl Inner {
     fn spawn(
         &self,
         (broker, epoch): (BrokerId, Epoch),
-        proofs: &[Proof],
+        leave: &Leave<'_>,
         site: &Site,
         archive: Option<&Path>,
     ) -> Result<Note, Problem> {
@@ -101,13 +108,14 @@ impl Inner {
         let Some(alive) = site.lock_alive(PATIENCE)? else { return Err(hidden(broker, site)) };
         // Since the proof was made, somebody else may have started it: a unit, or a person.
         self.common.refuse_if_in_use(broker)?;
-        let path = site.output();
-        let output = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
-        let output = output.map_err(Problem::io(format!("opening {}", path.display())))?;
-        let output_from =
-            output.metadata().map_err(Problem::io(format!("reading {}", path.display())))?.len();
-        let mut record = self.record(epoch, proofs, site, output_from)?;
+        let (output, output_from) = match self.launch.inherits {
+            true => (None, 0),
+            false => open_output(site).map(|(file, end)| (Some(file), end))?,
+        };
+        let mut record = self.record(epoch, leave, site, output_from)?;
         site.keep(&record)?;
+        let _unrecorded = UNRECORDED.lock().unwrap_or_else(PoisonError::into_inner);
+        (leave.still)()?;
         let pid = self.launch.for_broker(broker).spawn(Start {
             properties: &site.properties(),
             marker: self.common.marker(broker).environment(epoch),
@@ -135,7 +143,7 @@ impl Inner {
     fn record(
         &self,
         epoch: Epoch,
-        proofs: &[Proof],
+        leave: &Leave<'_>,
         site: &Site,
         output_from: u64,
     ) -> Result<Record, Problem> {
@@ -144,7 +152,7 @@ impl Inner {
             boot_id: proc::boot_id()?,
             process: None,
             command: self.launch.arguments(&site.properties()),
-            proof: told(proofs),
+            proof: leave.proof.clone(),
             output_from,
         })
     }
@@ -207,6 +215,9 @@ impl Inner {
             return Ok("this host was rebooted since Kafka was started".to_owned());
         }
         let status = self.reap(broker, id)?.unwrap_or_else(|| "ended with an unknown status".to_owned());
+        if self.launch.inherits {
+            return Ok(format!("pid {} {status}", id.pid));
+        }
         let path = site.output();
         // Words that cannot be told from secrets are left in the file.
         let Ok(secrets) = self.common.secrets(broker) else {
@@ -218,6 +229,15 @@ impl Inner {
         } else {
             format!("pid {} {status}; the end of {}:\n{lines}", id.pid, path.display())
         })
+    }
+
+    /// Keeps how a child has ended that somebody else asks for, if it was a broker's. Returns whose.
+    pub(super) fn ended(&self, id: ProcessId, status: &WaitIdStatus) -> Option<BrokerId> {
+        let recorded = |broker: BrokerId| self.common.site(broker).record().ok()??.process;
+        let broker = self.common.brokers.keys().copied().find(|broker| recorded(*broker) == Some(id))?;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.insert(broker, (id, status_text(status)));
+        Some(broker)
     }
 
     /// The exit status of an ended process, if it is our child: of others the system does not tell it.
@@ -356,7 +376,16 @@ fn hidden(broker: BrokerId, site: &Site) -> Problem {
     ))
 }
 
-fn status_text(status: &WaitIdStatus) -> String {
+/// Where Kafka's output goes, and where it begins there.
+fn open_output(site: &Site) -> Result<(File, u64), Problem> {
+    let path = site.output();
+    let output = OpenOptions::new().create(true).append(true).mode(0o640).open(&path);
+    let output = output.map_err(Problem::io(format!("opening {}", path.display())))?;
+    let end = output.metadata().map_err(Problem::io(format!("reading {}", path.display())))?.len();
+    Ok((output, end))
+}
+
+pub(in super::super) fn status_text(status: &WaitIdStatus) -> String {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("exited with status {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),

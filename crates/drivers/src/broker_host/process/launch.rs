@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::setsid;
@@ -26,6 +27,9 @@ const INHERITED: [&str; 5] = ["PATH", "JAVA_HOME", "LANG", "LC_ALL", "TZ"];
 /// Where programs are looked for if the agent has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Held from before a child is made until it is on record: nobody else may ask meanwhile how it ended.
+pub(in super::super) static UNRECORDED: Mutex<()> = Mutex::new(());
+
 /// What is run as Kafka.
 #[derive(Debug, Clone)]
 pub(super) struct Launch {
@@ -33,6 +37,8 @@ pub(super) struct Launch {
     pub(super) command: Vec<String>,
     /// What is added to the environment.
     pub(super) environment: BTreeMap<String, String>,
+    /// Kafka gets the whole environment of this process, and its output.
+    pub(super) inherits: bool,
 }
 
 /// What differs from one start to the next.
@@ -41,8 +47,8 @@ pub(super) struct Start<'a> {
     pub(super) properties: &'a Path,
     /// What marks the process as ours.
     pub(super) marker: [(&'static str, OsString); 3],
-    /// Where its output goes.
-    pub(super) output: File,
+    /// Where its output goes; `None`: where this process's goes.
+    pub(super) output: Option<File>,
     /// The lock it holds for as long as it lives.
     pub(super) alive: File,
     /// Whom it runs as.
@@ -54,7 +60,7 @@ pub(super) struct Start<'a> {
 impl Launch {
     /// The same for one broker.
     pub(super) fn for_broker(&self, broker: BrokerId) -> Self {
-        Self { command: self.command.clone(), environment: environment_of(&self.environment, broker) }
+        Self { environment: environment_of(&self.environment, broker), ..self.clone() }
     }
 
     /// Program and arguments for one rendered file.
@@ -68,7 +74,8 @@ impl Launch {
         let home = user.is_none().then_some("HOME");
         let inherited = INHERITED.into_iter().chain(home);
         let inherited = inherited.filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
-        let mut environment: BTreeMap<OsString, OsString> = inherited.collect();
+        let mut environment: BTreeMap<OsString, OsString> =
+            if self.inherits { std::env::vars_os().collect() } else { inherited.collect() };
         environment.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
         environment.extend(self.environment.iter().map(|(name, value)| (name.into(), value.into())));
         environment
@@ -90,10 +97,13 @@ impl Launch {
             .envs(self.environment(start.user))
             .envs(start.archive.map(|archive| (VARIABLE, self.options(archive))))
             .envs(start.marker)
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(start.output.try_clone()?)
-            .stderr(start.output);
+            .stdin(Stdio::null());
+        if !self.inherits {
+            command.current_dir("/");
+        }
+        if let Some(output) = start.output {
+            command.stdout(output.try_clone()?).stderr(output);
+        }
         let user = start.user.cloned();
         let alive = start.alive;
         let prepare = move || {

@@ -20,18 +20,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use rustix::process::WaitIdStatus;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::RunHere;
 use super::class_data::{AtStart, ClassDataUse, Recipe, Shelf};
-use super::common::{Common, Section};
+use super::common::{Common, Section, told};
 use super::end_fenced::end_fenced;
 use super::problem::{Problem, off_path_error};
 use super::proc::{self, ProcessId};
 use super::user::User;
 use crate::off_path::off_path;
+pub(super) use child::{Leave, status_text};
 use launch::Launch;
+pub(super) use launch::UNRECORDED;
 pub(super) use launch::is_executable;
 use recovery::model::{BrokerId, Epoch, HostName};
 use recovery::ports::{BrokerHost, Note, ProcessState, Proof, StepError};
@@ -93,7 +96,8 @@ impl ProcessConfig {
     pub(super) fn recipe(&self, broker: BrokerId) -> Result<Recipe, Problem> {
         let user = self.user.as_deref().map(User::look_up).transpose();
         let user = user.map_err(|why| Problem::Refused(format!("broker_host.user: {why}")))?;
-        let launch = Launch { command: self.command.clone(), environment: self.environment.clone() };
+        let (command, environment) = (self.command.clone(), self.environment.clone());
+        let launch = Launch { command, environment, inherits: false };
         let launch = launch.for_broker(broker);
         let text = |value: OsString| value.to_string_lossy().into_owned();
         let environment = launch.environment(user.as_ref()).into_iter();
@@ -136,7 +140,16 @@ impl Process {
         state_dir: PathBuf,
         brokers: impl Into<RunHere>,
     ) -> Result<Self, Vec<String>> {
-        let brokers = brokers.into();
+        Self::with(config, (here, state_dir), brokers.into(), false)
+    }
+
+    /// The same; whether Kafka `inherits` environment and output from this process.
+    pub(super) fn with(
+        config: ProcessConfig,
+        (here, state_dir): (HostName, PathBuf),
+        brokers: RunHere,
+        inherits: bool,
+    ) -> Result<Self, Vec<String>> {
         let problems = check::config(&config, brokers.brokers.len());
         let section = Section {
             template: &config.template,
@@ -146,7 +159,7 @@ impl Process {
         };
         let common = Common::new(DRIVER, section, (here, state_dir), brokers, problems)?;
         let shelf = config.shelf(&common.state_dir);
-        let launch = Launch { command: config.command, environment: config.environment };
+        let launch = Launch { command: config.command, environment: config.environment, inherits };
         let inner = Inner {
             common,
             launch,
@@ -156,6 +169,29 @@ impl Process {
             strangers: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner), timeout: config.timeout })
+    }
+
+    /// Starts Kafka by the word of whoever has seen the `proof`, unless `still` says in the last moment that the
+    /// word counts no more.
+    pub(super) async fn start_by_word(
+        &self,
+        (broker, epoch): (BrokerId, Epoch),
+        proof: String,
+        still: impl Fn() -> Result<(), Problem> + Send + 'static,
+    ) -> Result<Note, StepError> {
+        let action = format!("start Kafka as broker {broker}");
+        let start = move |inner: &Inner| inner.start(broker, epoch, &Leave { proof, still: &still }, None);
+        self.run(action, self.timeout, start).await
+    }
+
+    /// The brokers that may be started here.
+    pub(super) fn brokers(&self) -> Vec<BrokerId> {
+        self.inner.common.brokers.keys().copied().collect()
+    }
+
+    /// Keeps how a child has ended that is asked for by whoever takes up all of them. Returns whose it was.
+    pub(super) fn ended(&self, id: ProcessId, status: &WaitIdStatus) -> Option<BrokerId> {
+        self.inner.ended(id, status)
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
@@ -196,7 +232,11 @@ impl BrokerHost for Process {
         let proofs = proofs.to_vec();
         // Now, and not when the configuration was rendered: what Java is started with must fit now.
         let AtStart { archive, says } = self.inner.shelf.at_start().await;
-        let start = move |inner: &Inner| inner.start(broker, epoch, &proofs, archive.as_deref());
+        let start = move |inner: &Inner| {
+            inner.common.check_proofs(&proofs)?;
+            let leave = Leave { proof: told(&proofs), still: &|| Ok(()) };
+            inner.start(broker, epoch, &leave, archive.as_deref())
+        };
         Ok(self.run(action, self.timeout, start).await?.with("class_data", says))
     }
 
