@@ -136,6 +136,17 @@ pub enum Command {
         #[arg(last = true, requires = "exec", value_name = "COMMAND")]
         command: Vec<String>,
     },
+    /// Be the entry point of Kafka's container in a pod: wait for the word of the agent beside it, and only then start
+    /// COMMAND. Ends with the pod
+    Enter {
+        /// The directory of the volume that both containers have: `broker_host.dir` of the agent
+        #[arg(long, value_name = "PATH", default_value = "/run/understudy")]
+        dir: PathBuf,
+        /// What starts Kafka in the foreground, with `{properties}` for the path of its configuration, such as
+        /// `/opt/kafka/bin/kafka-server-start.sh {properties}`
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
     /// Bring this host back as a standby after it was fenced: checks, asks, LIFTS ITS FENCE
     Rejoin {
         /// Do not ask

@@ -34,7 +34,11 @@ pub(crate) struct UsageError(pub(crate) String);
 /// Runs one command. Whatever fails is told here, once.
 #[must_use]
 pub fn run(cli: Cli) -> Exit {
-    let usual = if matches!(cli.command, Command::Run) { LevelFilter::INFO } else { LevelFilter::WARN };
+    let usual = if matches!(cli.command, Command::Run | Command::Enter { .. }) {
+        LevelFilter::INFO
+    } else {
+        LevelFilter::WARN
+    };
     telemetry::init(cli.global.log_format, cli.global.log.unwrap_or(usual));
     let format = cli.global.output;
     let error = match commands::dispatch(cli) {

@@ -1,6 +1,7 @@
 //! One file a command. A command reads the world, makes one report, and ends with an exit code.
 
 mod check;
+mod enter;
 mod failover;
 mod guard;
 mod history;
@@ -57,6 +58,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let definitions = kubernetes::definitions_yaml().map_err(anyhow::Error::msg)?;
             return Ok(output::print_text(&definitions).map(|()| Exit::Done)?);
         }
+        // Kafka's container has no configuration of ours.
+        Command::Enter { dir, command } => return enter::run(dir, command),
         // A broker host has no more of a configuration than this needs.
         Command::Guard { broker, wait, epoch, exec: false, .. } => {
             return block_on(guard::run(&cli.global, *broker, *wait, *epoch));
@@ -89,6 +92,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         | Command::Canary(_)
         | Command::StorageProbe(_)
         | Command::ConfigReference
+        | Command::Enter { .. }
         | Command::Guard { .. }
         | Command::Kubernetes(_)
         | Command::Ledger(_)

@@ -7,6 +7,7 @@ mod commands;
 mod common;
 mod config;
 mod encrypted;
+mod enter;
 mod fences;
 mod guard;
 mod hostile;
