@@ -316,7 +316,7 @@ impl Inside {
         }
         if killed > 0 {
             told.push_str(&format!(
-                "; the kernel has killed {killed} processes of this container for its memory limit"
+                "; the kernel has killed for this container's memory limit, {killed} times"
             ));
         }
         told.push_str("; what it said last is in the log of Kafka's container (`kubectl logs`)");
