@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -129,9 +130,20 @@ impl Pod {
         }
     }
 
-    /// Lets the script go on that reads `$GO`.
+    /// Lets the script go on that reads `$GO`, or is about to.
     pub(crate) fn go(&self) {
-        fs::write(self.path("go"), "go\n").unwrap();
+        let begun = Instant::now();
+        let open = || {
+            let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap();
+            fs::OpenOptions::new().write(true).custom_flags(flags).open(self.path("go"))
+        };
+        loop {
+            match open() {
+                Ok(mut pipe) => break pipe.write_all(b"go\n").unwrap(),
+                Err(error) => assert!(begun.elapsed() < LONG, "nobody reads: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// How long a file of the container may get, in bytes.
