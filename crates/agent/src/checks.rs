@@ -17,7 +17,8 @@ use std::sync::Arc;
 use crate::config::FenceConfig;
 use drivers::certificate::CertificateFile;
 use drivers::tls::{Tls, TlsConfig};
-use recovery::model::{Broker, Check, Endpoint, Verdict};
+use kafka::wire::Controller;
+use recovery::model::{Broker, Check, Verdict};
 use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -190,12 +191,13 @@ fn controllers(config: &Config) -> Vec<Look> {
         let warning = move || vec![Item::warn(Check::Controller(String::new()), says, remedy)];
         return vec![Look::told(check, warning)];
     }
-    let controllers = config.cluster.controllers.iter().map(|it| (it.to_string(), it.listener.clone()));
-    let one = |(name, listener): (String, Endpoint)| {
-        let check = Check::Controller(name.clone());
-        Look::standing(check, move || looks::controller_listens(name.clone(), listener.clone()))
+    let dialer = config.cluster.dialers().controllers;
+    let one = |controller: &Controller| {
+        let (check, dialer) = (Check::Controller(controller.to_string()), dialer.clone());
+        let controller = controller.clone();
+        Look::standing(check, move || looks::is_controller(dialer.clone(), controller.clone()))
     };
-    controllers.map(one).collect()
+    config.cluster.controllers.iter().map(one).collect()
 }
 
 /// What this host needs for one broker.

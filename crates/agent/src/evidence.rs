@@ -12,11 +12,11 @@ use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Evidence, Fact, LedgerStanding, Moment, PeerView, human};
 use recovery::observe::{Board, Observation, observe};
 use recovery::plan::{Plan, plan};
-use recovery::ports::chain;
+use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::UsageError;
 use crate::http::StatusPage;
@@ -105,6 +105,39 @@ async fn gather(world: &World, remembered: Option<(Moment, PeerView)>) -> Observ
     }
 }
 
+/// What `check` looks at on this host for a takeover of `broker`, but for devices of others: what was found of Kafka, and
+/// what fails.
+async fn prepared(world: &World, broker: BrokerId) -> (Vec<Note>, Vec<String>) {
+    let storage = async {
+        match world.ports.storage.get(&broker) {
+            Some(storage) => storage.check().await.map(drop),
+            None => Ok(()),
+        }
+    };
+    let address = async {
+        match world.ports.addresses.get(&broker) {
+            Some(address) => address.check().await.map(drop),
+            None => Ok(()),
+        }
+    };
+    let looks = async { tokio::join!(storage, address, world.ports.broker_host.check(broker)) };
+    let Ok((storage, address, here)) = timeout(LOOK_AT_MOST, looks).await else {
+        let why = format!(
+            "`understudy check` would not be done within {}: it says what hangs",
+            human(LOOK_AT_MOST)
+        );
+        return (Vec::new(), vec![why]);
+    };
+    let mut failing: Vec<StepError> = [storage, address].into_iter().filter_map(Result::err).collect();
+    let (mut notes, mut wrong) = (Vec::new(), Vec::new());
+    here.into_iter().for_each(|look| match look {
+        Ok(note) => notes.push(note),
+        Err(error) => wrong.push(error),
+    });
+    failing.extend(wrong);
+    (notes, failing.iter().map(|error| format!("`understudy check` fails: {}", chain(error))).collect())
+}
+
 /// What a takeover asked for by a person would do, and what speaks against it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Proposal {
@@ -118,6 +151,9 @@ pub(crate) struct Proposal {
     pub(crate) blind: Vec<String>,
     /// Where the broker stands in the ledger.
     pub(crate) standing: LedgerStanding,
+    /// What was found of Kafka on this host.
+    #[serde(skip)]
+    here: Vec<Note>,
     /// What Kafka's `server.properties` would say here, where it was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) properties: Vec<String>,
@@ -135,7 +171,7 @@ pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow
         return Err(UsageError(why).into());
     }
     let memory = recall(world, socket, broker).await;
-    let seen = gather(world, memory.view).await;
+    let (seen, (here, failing)) = tokio::join!(gather(world, memory.view), prepared(world, broker));
     let standing = match seen.ledger.as_ref().and_then(|ledger| ledger.brokers.get(&broker)) {
         Some(standing) => standing.clone(),
         None => standing(world.ports.ledger.as_ref(), &world.topology, broker).await?,
@@ -152,25 +188,22 @@ pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow
         let events = world.ports.ledger.remembered(broker).await.unwrap_or_default();
         date(&mut takeover, failing_since(&events, &standing), seen.now.wall);
     }
+    // Found now, it costs nobody his host: after the fence it would.
+    objections.extend(failing);
     let plan = plan(&takeover, standing.epoch.next(), &world.topology, &world.policy, &seen)?;
     let blind = seen.blind.iter().map(|(signal, why)| format!("{signal}: {why}"));
     let blind = blind.chain(memory.unknown.map(|why| format!("daemon: {why}"))).collect();
     let advice = memory.decision.and_then(held).into_iter().collect();
-    Ok(Proposal { plan, objections, advice, blind, standing, properties: Vec::new() })
+    Ok(Proposal { plan, objections, advice, blind, standing, here, properties: Vec::new() })
 }
 
 impl Proposal {
-    /// Adds what `server.properties` would say of the broker, or why there would be none.
-    pub(crate) async fn with_properties(mut self, world: &World) -> Self {
-        for look in world.ports.broker_host.check(self.plan.broker).await {
-            match look {
-                Ok(note) if note.details.contains_key(LISTENERS) => {
-                    self.properties.extend(note.details.iter().map(|(key, value)| format!("{key}={value}")));
-                }
-                Ok(_) => {}
-                Err(error) => self.blind.push(format!("check: {}", chain(&error))),
-            }
-        }
+    /// Adds what `server.properties` would say of the broker.
+    pub(crate) fn with_properties(mut self) -> Self {
+        let rendered = self.here.iter().find(|note| note.details.contains_key(LISTENERS));
+        let properties =
+            rendered.map(|note| note.details.iter().map(|(key, value)| format!("{key}={value}")));
+        self.properties = properties.into_iter().flatten().collect();
         self
     }
 }

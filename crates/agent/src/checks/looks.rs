@@ -11,7 +11,9 @@ use drivers::health_signal::peer::Peer;
 use drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use drivers::tls::Tls;
 use jiff::{SignedDuration, Timestamp};
-use recovery::model::{Broker, BrokerId, Check, Endpoint, Fact, HostName, LogTail, human};
+use kafka::Dialer;
+use kafka::wire::Controller;
+use recovery::model::{Broker, BrokerId, Check, Fact, HostName, LogTail, human};
 use recovery::ports::{LedgerError, Note, StepError, Storage, chain};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -20,6 +22,8 @@ use super::Item;
 use crate::config::Config;
 use crate::world::{self, World};
 
+/// Kafka's code for who is not the leader of what is asked about: the controllers' log.
+const NOT_LEADER: i16 = 6;
 /// How long a controller may take to accept a connection, and a name to be resolved.
 pub(super) const NETWORK_LIMIT: Duration = Duration::from_secs(3);
 /// A start that reads its logs for longer than this is what a takeover waits for most.
@@ -210,17 +214,34 @@ fn listed(world: &World, listed: Vec<BrokerId>) -> Item {
     Item::warn("brokers", says, "if they are meant to be up, start them; else correct the [[broker]] ids")
 }
 
-pub(super) async fn controller_listens(name: String, listener: Endpoint) -> Vec<Item> {
-    let item = Check::Controller(name);
-    let connect = TcpStream::connect((listener.host.clone(), listener.port));
-    let why = match timeout(NETWORK_LIMIT, connect).await {
-        Ok(Ok(_)) => return vec![Item::ok(item, "accepts connections")],
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no connection within {NETWORK_LIMIT:?}"),
+/// Whether a controller is at this listener, with this id: the active one says both.
+pub(super) async fn is_controller(dialer: Dialer, controller: Controller) -> Vec<Item> {
+    let item = Check::Controller(controller.to_string());
+    let asked = async {
+        dialer.open(&controller.listener, NETWORK_LIMIT).await?.describe_quorum(NETWORK_LIMIT).await
     };
-    let remedy =
-        "if it is the active one, a takeover waits for the dead broker's session: let this host reach it";
-    vec![Item::warn(item, why, remedy)]
+    match asked.await {
+        Ok(said) if said.leader_id.0 == controller.id.0 => {
+            vec![Item::ok(item, "it is the active controller")]
+        }
+        // A broker passes the question on, and a controller with another id answers for itself.
+        Ok(said) => {
+            let says = format!(
+                "whoever is at {} answers as the active controller does, which is {}: it is no controller {}",
+                controller.listener, said.leader_id.0, controller.id
+            );
+            let remedy = "correct cluster.controllers: `UnregisterBroker` is sent to the one that says who it is, and to nobody \
+                          else";
+            vec![Item::fail(item, says, remedy)]
+        }
+        Err(error) if error.code() == Some(NOT_LEADER) => {
+            vec![Item::ok(item, "answers, and another one is the active controller")]
+        }
+        Err(error) => {
+            let remedy = "if it is the active one, a takeover waits for the dead broker's session: let this host reach it";
+            vec![Item::warn(item, chain(&error), remedy)]
+        }
+    }
 }
 
 pub(super) async fn fence_answers(world: Arc<World>, host: HostName) -> Vec<Item> {
@@ -228,8 +249,10 @@ pub(super) async fn fence_answers(world: Arc<World>, host: HostName) -> Vec<Item
     let remedy = "until it answers, a takeover of this host's brokers ends without proof and needs a person";
     let found = fence.checks(&host).await;
     let power = power(&world, &host, &found).await;
+    let found_any = found.iter().any(|(_, found)| found.is_ok());
     let answers = rungs(&host, found, remedy);
-    let lives_on = fence.leaves_running().then(|| {
+    // An agent that does not describe itself is taken for one that leaves hosts running; what is wrong with it is told.
+    let lives_on = (fence.leaves_running() && found_any).then(|| {
         let says = "no fence stops the host itself: while it lives, it may answer for a broker's address beside \
                     the new owner";
         let remedy = "add a [[host.fence]] such as a power switch after the one of its storage; without it only \

@@ -45,6 +45,13 @@ impl fmt::Display for Report {
 
 /// Looks, shows the plan, asks, acts, reports.
 pub(super) async fn run(global: &Global, options: &Failover, config: &Config) -> anyhow::Result<Exit> {
+    if let [first, ..] = &config.unfit[..] {
+        let more = config.unfit.len() - 1;
+        let more =
+            if more == 0 { String::new() } else { format!(" (and {more} more, see `understudy check`)") };
+        let why = format!("this configuration may watch and not act: {}{more}", first.in_line());
+        return Err(UsageError(why).into());
+    }
     let world = World::build(config, Arc::new(Live::default()))?;
     let here = world.topology.here.clone();
     if options.to != "self" && options.to != here.0 {
@@ -60,6 +67,7 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
     let mut proposal = propose(&world, &config.socket, options.broker).await?;
     show(&proposal, global.output)?;
     if held(&proposal, options) {
+        say(NOT_DONE);
         return Ok(Exit::Held);
     }
     if !options.yes {
@@ -70,6 +78,8 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
         // The broker may have come back while somebody thought about it.
         proposal = propose(&world, &config.socket, options.broker).await?;
         if held(&proposal, options) {
+            proposal.objections.iter().for_each(|objection| say(format!("against it now: {objection}")));
+            say(NOT_DONE);
             return Ok(Exit::Held);
         }
     }
@@ -84,13 +94,10 @@ pub(super) async fn run(global: &Global, options: &Failover, config: &Config) ->
 /// Whether something speaks against it and nobody has overridden that. What has begun is carried through.
 fn held(proposal: &Proposal, options: &Failover) -> bool {
     let begun = matches!(&proposal.standing.state, Some(EpochState::Open { touched: true, .. }));
-    if proposal.objections.is_empty() || options.override_objections || begun {
-        return false;
-    }
-    proposal.objections.iter().for_each(|objection| say(format!("against it: {objection}")));
-    say("not done; --override acts all the same, and still proves the fence first");
-    true
+    !(proposal.objections.is_empty() || options.override_objections || begun)
 }
+
+const NOT_DONE: &str = "not done, for what is said to be against it; --override acts all the same, and still proves the fence first";
 
 /// With `--output json` the plan goes to standard error: standard output is the report alone.
 fn show(proposal: &Proposal, format: Output) -> std::io::Result<()> {

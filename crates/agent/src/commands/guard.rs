@@ -189,7 +189,7 @@ impl Case<'_> {
         if owner != *here {
             return Err(Refusal::NotOwner.because(format!(
                 "broker {broker} belongs to {owner} (epoch {epoch}), not to this host, {here}: keep Kafka off \
-                 here. `understudy rejoin` makes this host a standby"
+                 here. `understudy rejoin` makes this host a standby, with the whole configuration of an agent"
             )));
         }
         if let Some(other) = writers.iter().find(|host| *host != *here) {

@@ -66,6 +66,9 @@ async fn init(global: &cli::Global, config: &Small, ledger: Arc<dyn Ledger>) -> 
     }
     let ours = Identity::new(random_id()?, config.here.clone(), Timestamp::now());
     let (identity, made) = known::init(ledger.as_ref(), &ours).await?;
+    if let Ok(note) = ledger.check().await {
+        note.warnings.iter().for_each(|warning| say(format!("warning: {warning}")));
+    }
     print(&Made { place, identity, made }, global.output)?;
     Ok(if made { Exit::Done } else { Exit::Held })
 }

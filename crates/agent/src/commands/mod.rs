@@ -152,7 +152,7 @@ fn version(global: &Global) -> anyhow::Result<Exit> {
 async fn plan(global: &Global, broker: i32, config: &Config) -> anyhow::Result<Exit> {
     let events: Arc<dyn EventSink> = Arc::new(LogSink::default());
     let world = World::build(config, events)?;
-    let proposal = propose(&world, &config.socket, broker).await?.with_properties(&world).await;
+    let proposal = propose(&world, &config.socket, broker).await?.with_properties();
     output::print(&proposal, global.output)?;
     Ok(if proposal.objections.is_empty() { Exit::Done } else { Exit::Held })
 }

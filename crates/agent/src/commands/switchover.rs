@@ -197,7 +197,8 @@ impl<'a> Follow<'a> {
     fn not_taken_up(&self) -> Refused {
         let Self { to, broker, until, .. } = self;
         Refusal::NotTakenUp.because(format!(
-            "the agent of {to} did not take the order up until {until:.0}, when it expired; broker {broker} stays              where it is. `understudy status` on {to} says what it waits for"
+            "the agent of {to} did not take the order up until {until:.0}, when it expired; broker {broker} stays \
+             where it is. `understudy status` on {to} says what it waits for"
         ))
     }
 

@@ -34,8 +34,7 @@ const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 /// # Errors
 /// Every problem.
 pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
-    let mut check = Check { doc: Document::parse(text)?, warnings: Vec::new() };
-    shape::check(&mut check.doc, &schemars::schema_for!(Raw));
+    let mut check = Check::of(text)?;
     let mode: Option<Mode> = check.doc.read("mode");
     let agent = check.agent();
     let cluster = check.cluster();
@@ -45,6 +44,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let (ladders, names) = check.hosts();
     let taints = check.taints();
     let brokers = check.brokers();
+    check.fences_are_apart();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
@@ -56,7 +56,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let ec2_status = check.ec2_status(&ladders);
     let kubernetes_node = check.kubernetes_node(&ladders);
     let kubernetes_pod = check.kubernetes_pod(&brokers.drivers);
-    let Check { doc, warnings } = check;
+    let Check { doc, warnings, unfit } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
         return Err(problems);
@@ -104,6 +104,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         kubernetes_node,
         kubernetes_pod,
         warnings,
+        unfit,
     })
 }
 
@@ -120,6 +121,17 @@ pub(super) struct Agent {
 pub(super) struct Check<'t> {
     pub(super) doc: Document<'t>,
     pub(super) warnings: Vec<Problem>,
+    /// The warnings about what would be unsafe to act with.
+    pub(super) unfit: Vec<Problem>,
+}
+
+impl<'t> Check<'t> {
+    /// Of a file whose keys are known and have values of their kinds; what is wrong so far is noted.
+    fn of(text: &'t str) -> Result<Self, Vec<Problem>> {
+        let mut doc = Document::parse(text)?;
+        shape::check(&mut doc, &schemars::schema_for!(Raw));
+        Ok(Self { doc, warnings: Vec::new(), unfit: Vec::new() })
+    }
 }
 
 impl Check<'_> {
@@ -272,7 +284,11 @@ impl Check<'_> {
     /// A guarded broker that carries the ledger waits, after a loss of power, for the ledger that waits for
     /// it.
     fn ledger_is_elsewhere(&mut self, ledger: Option<&LedgerConfig>, brokers: &Brokers) {
-        let Some(LedgerConfig::Kafka(ledger)) = ledger else { return };
+        let ledger = match ledger {
+            Some(LedgerConfig::Kafka(ledger)) => ledger,
+            Some(LedgerConfig::File(ledger)) => return self.ledger_is_no_log_dir(&ledger.dir, brokers),
+            _ => return,
+        };
         let guarded = |endpoint: &Endpoint| brokers.brokers.values().find(|b| b.listener == *endpoint);
         let own: Vec<BrokerId> =
             ledger.bootstrap.iter().filter_map(guarded).map(|broker| broker.id).collect();
@@ -289,6 +305,26 @@ impl Check<'_> {
                       use the \
                       driver `file` or `etcd`";
         self.doc.problem("ledger.bootstrap", reason, remedy);
+    }
+
+    /// Kafka takes a directory there for one of its own, and a fence of that broker's storage cuts the ledger off, too.
+    fn ledger_is_no_log_dir(&mut self, ledger: &Path, brokers: &Brokers) {
+        for broker in brokers.brokers.values() {
+            let near = broker.log_dirs.iter().find(|dir| ledger.starts_with(dir) || dir.starts_with(ledger));
+            if let Some(dir) = near {
+                let reason = format!(
+                    "and {}, a log dir of broker {}, are one in the other: what is done to that broker's storage would be done \
+                     to the ledger",
+                    dir.display(),
+                    broker.id
+                );
+                self.doc.problem(
+                    "ledger.dir",
+                    reason,
+                    "keep the ledger in a directory, best an export, of its own",
+                );
+            }
+        }
     }
 
     fn hosts(&mut self) -> (BTreeMap<HostName, Vec<FenceConfig>>, BTreeMap<HostName, Vec<String>>) {

@@ -1,11 +1,12 @@
 //! Which driver each `[[host.fence]]` section means.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use aws::Ec2StopConfig;
 use drivers::certificate::CertificateFile;
-use drivers::fence::{AllOfConfig, ExecConfig, FenceAgentConfig};
+use drivers::fence::{AllOfConfig, DeviceConfig, ExecConfig, FenceAgentConfig};
 use ontap::OntapExportConfig;
 use recovery::ports::Fence;
 use schemars::JsonSchema;
@@ -63,6 +64,26 @@ impl FenceConfig {
             Self::OntapExport(config) => Arc::new(config.build()?),
             Self::Ec2Stop(config) => Arc::new(config.build()?),
         })
+    }
+
+    /// What it switches, where that is said by its settings alone: no two hosts have one of them in common. A site's own
+    /// program is told the host.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(Vec<String>, BTreeMap<String, String>)> {
+        match self {
+            Self::FenceAgent(config) => vec![DeviceConfig::FenceAgent(config.clone()).which()],
+            Self::AllOf(config) => {
+                let agents =
+                    config.device.iter().filter(|device| matches!(device, DeviceConfig::FenceAgent(_)));
+                agents.map(DeviceConfig::which).collect()
+            }
+            Self::Ec2Stop(config) => {
+                let id = config.instance.id.clone().map(|id| ("id".to_owned(), id));
+                let named = [("tag".to_owned(), config.instance.tag.clone())].into_iter().chain(id);
+                vec![(vec!["ec2".to_owned()], named.collect())]
+            }
+            Self::Exec(_) | Self::OntapExport(_) => Vec::new(),
+        }
     }
 
     /// Whether a host that it has proven fenced holds no lock on its volumes any more, whenever its lease

@@ -101,7 +101,33 @@ impl Check<'_> {
         });
         for (key, reason, remedy) in exports::findings(&guarded.collect::<Vec<_>>(), fences, here) {
             let problem = self.doc.describe(&key, reason, remedy);
+            // A person may act in any mode, and a grant would undo the fence for him as well.
+            self.unfit.push(problem.clone());
             self.as_mode_wants(problem, mode);
+        }
+    }
+
+    /// A fence agent is not told which host it is to switch off: its options alone say so.
+    pub(super) fn fences_are_apart(&mut self) {
+        let mut known: BTreeMap<_, (String, String)> = BTreeMap::new();
+        for i in 0..self.doc.len("host") {
+            let host: String = self.doc.read(&format!("host[{i}].name")).unwrap_or_default();
+            for n in 0..self.doc.len(&format!("host[{i}].fence")) {
+                let section = format!("host[{i}].fence[{n}]");
+                let fence: Option<FenceConfig> = self.doc.read(&section);
+                for device in fence.iter().flat_map(FenceConfig::devices) {
+                    let place = (host.clone(), section.clone());
+                    let (other, at) = known.entry(device).or_insert(place).clone();
+                    if other != host {
+                        let reason = format!(
+                            "is the device of {at}, which is for {other}: the order for {host} would switch {other} off, and \
+                             {host} would be taken for off while it lives"
+                        );
+                        let remedy = "give each host its own address, plug or instance";
+                        self.doc.problem(&section, reason, remedy);
+                    }
+                }
+            }
         }
     }
 

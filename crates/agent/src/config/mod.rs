@@ -87,6 +87,8 @@ pub struct Config {
     pub kubernetes_pod: Option<KubernetesPodConfig>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<Problem>,
+    /// Those of them with which nobody may act, in whatever mode.
+    pub unfit: Vec<Problem>,
 }
 
 /// The drivers of one guarded broker.

@@ -20,6 +20,14 @@ pub struct Problem {
     pub remedy: String,
 }
 
+impl Problem {
+    /// The same in one line.
+    pub(crate) fn in_line(&self) -> String {
+        let remedy = if self.remedy.is_empty() { String::new() } else { format!("; {}", self.remedy) };
+        format!("{}: {}{remedy}", self.key, self.reason)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.line.map(|line| format!("line {line}: ")).unwrap_or_default();

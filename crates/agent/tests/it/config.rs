@@ -46,6 +46,34 @@ fn the_reference_names_commands_that_exist() {
     assert!(mode.contains("`approve` waits for `understudy approve`"), "{mode}");
 }
 
+/// Why a file that differs from the example by this is refused.
+fn refused(was: &str, is: &str) -> String {
+    let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();
+    assert!(text.contains(was), "{was}");
+    Config::parse(Path::new("u.toml"), &text.replace(was, is)).unwrap_err().to_string()
+}
+
+#[test]
+fn two_hosts_have_no_fence_device_in_common() {
+    let again = "[[host]]\nname = \"kafka-3\"\n[[host.fence]]\ndriver = \"fence_agent\"\n\
+                 agent = \"/usr/sbin/fence_ipmilan\"\ntimeout = \"50s\"\noptions = { ipaddr = \"10.20.9.11\", lanplus = \"1\", \
+                 password = { env = \"P\" } }\n\n[[host]]\nname = \"kafka-2\"";
+    let why = refused("[[host]]\nname = \"kafka-2\"", again);
+    assert!(
+        why.contains("host[1].fence[0]")
+            && why.contains("is the device of host[0].fence[0], which is for kafka-1"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_ledger_in_a_log_dir_is_refused() {
+    for dir in ["/mnt/kafka/broker1/ledger", "/mnt/kafka"] {
+        let why = refused("dir = \"/mnt/understudy/ledger\"", &format!("dir = \"{dir}\""));
+        assert!(why.contains("/mnt/kafka/broker1, a log dir of broker 1, are one in the other"), "{why}");
+    }
+}
+
 #[test]
 fn a_guarded_broker_may_not_carry_the_ledger() {
     let text = fs::read_to_string(root().join("deploy/examples/standby.toml")).unwrap();

@@ -38,7 +38,8 @@ const OLD_NAMES: [(&str, &str); 2] = [("ipaddr", "ip"), ("port", "plug")];
 
 impl DeviceConfig {
     /// What it switches: its program with what that is told, but for secrets, logins and how long to wait.
-    fn which(&self) -> (Vec<String>, BTreeMap<String, String>) {
+    #[must_use]
+    pub fn which(&self) -> (Vec<String>, BTreeMap<String, String>) {
         let (program, options) = match self {
             Self::FenceAgent(config) => (vec![config.agent.display().to_string()], &config.options),
             Self::Exec(config) => (config.command.clone(), &config.options),

@@ -11,7 +11,7 @@ mod device;
 pub mod fuzz;
 mod options;
 
-pub use all_of::{AllOf, AllOfConfig};
+pub use all_of::{AllOf, AllOfConfig, DeviceConfig};
 pub use device::{Device, POWER};
 pub use exec::ExecConfig;
 pub use fence_agent::FenceAgentConfig;

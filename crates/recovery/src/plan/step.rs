@@ -248,7 +248,9 @@ impl Step {
     #[must_use]
     pub fn undo(&self) -> Undo {
         match self {
-            Self::Fence { .. } => Undo::Keep("the fence: the old host may be alive; only a person lifts it"),
+            Self::Fence { .. } => {
+                Undo::Keep("the fence: only a person lifts it, by `understudy rejoin` on that host")
+            }
             Self::MoveAddress { .. } | Self::AttachStorage { .. } | Self::StartBroker { .. } => Undo::Release,
             _ => Undo::Nothing,
         }

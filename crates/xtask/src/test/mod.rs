@@ -18,7 +18,7 @@ use crate::{kubernetes_bed, nfs_bed, speed};
 pub(crate) use parts::is_plain;
 use parts::{Part, Runner};
 
-/// Judge a change: format, lints, unit and property tests, doc tests, 2,000 simulated clusters, and sixteen
+/// Judge a change: format, lints, unit and property tests, doc tests, 2,000 simulated clusters, and seventeen
 /// stories on a real Kafka. `--tier all` runs everything there is.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -112,8 +112,7 @@ impl Root {
     fn lists_format(&self) -> Result<bool, LedgerError> {
         let at = self.dir.display();
         let Some(names) = names(&self.dir)? else {
-            let why =
-                "there is no such directory: mount the shared storage, and create it there if it is new";
+            let why = "there is no such directory: mount the shared storage. Make it by hand, on that storage, only where the cluster has no ledger yet";
             return Err(unavailable(format!("open {at}"), why));
         };
         if names.iter().any(|name| name == FORMAT_FILE) {
