@@ -163,8 +163,11 @@ impl Kafka {
     pub(crate) fn command(&self, jvm: &Jvm, log4j: &Path, main: &str, arguments: &[&str]) -> Vec<String> {
         let mut command = vec![self.java.display().to_string()];
         command.extend(jvm.flags.iter().cloned());
-        let archive = Self::archive().filter(|_| jvm.archived);
-        command.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={}", archive.display())));
+        if let Some(archive) = Self::archive().filter(|_| jvm.archived) {
+            // With what an agent says beside an archive of its own.
+            command.push(format!("-XX:SharedArchiveFile={}", archive.display()));
+            command.push("-Dkeystore.pkcs12.keyPbeIterationCount=1000".to_owned());
+        }
         if self.is_older() {
             // Beside the other one, which is not read.
             let log4j = log4j.with_file_name("log4j.properties");

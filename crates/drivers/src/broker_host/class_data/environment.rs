@@ -26,6 +26,12 @@ const FEW: usize = 2;
 const LATER: &str = "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 \
                      -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000";
 
+/// How many rounds hide a key in a PKCS12 store that Java makes. Kafka makes one in memory of each key that it is
+/// given as PEM, for each listener, each of its network threads and each of its own clients, and Java's 10,000 rounds
+/// for each were most of what TLS added to a start (`docs/performance.md`). PKCS #5 asks for 1,000 at least (RFC 8018,
+/// section 4.2). No broker writes a store; what a store that it reads was made with stays.
+const ROUNDS: &str = "-Dkeystore.pkcs12.keyPbeIterationCount=1000";
+
 /// From this heap on Java's pointers are wide, and an archive with narrow ones does not fit: 32 GiB.
 const WIDE_HEAP: u64 = 32 << 30;
 
@@ -58,10 +64,11 @@ const NOT_FOR_SCRATCH: [&str; 9] = [
 ];
 
 /// The value that tells Java of `archive`, before whatever else the operator has it say; and without what an
-/// earlier takeover put there. Where Kafka has few processors, what only makes it quicker later waits.
+/// earlier takeover put there. Keys in PEM are taken in with fewer rounds. Where Kafka has few processors, what only makes it quicker later waits.
 pub(in super::super) fn with_archive(given: Option<&str>, archive: &Path, processors: usize) -> String {
     let later = if processors <= FEW { format!("{LATER} ") } else { String::new() };
-    let ours = format!("{} {later}{AUTO}", quoted(&format!("-XX:SharedArchiveFile={}", archive.display())));
+    let ours =
+        format!("{} {later}{ROUNDS} {AUTO}", quoted(&format!("-XX:SharedArchiveFile={}", archive.display())));
     match given.map(without_archive).filter(|given| !given.is_empty()) {
         Some(given) => format!("{ours} {given}"),
         None => ours,
@@ -155,7 +162,8 @@ fn heap(words: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const OURS: &str = "-XX:SharedArchiveFile=/s/kafka-1.jsa -Xshare:auto";
+    const OURS: &str =
+        "-XX:SharedArchiveFile=/s/kafka-1.jsa -Dkeystore.pkcs12.keyPbeIterationCount=1000 -Xshare:auto";
 
     #[test]
     fn an_operators_own_options_are_kept_behind_ours_and_so_win() {
@@ -169,7 +177,7 @@ mod tests {
     fn what_an_earlier_takeover_put_there_is_replaced_and_not_repeated() {
         let (first, second) = (Path::new("/s t/kafka-0.jsa"), Path::new("/s/kafka-1.jsa"));
         let once = with_archive(Some("-Xint"), first, 4);
-        assert_eq!(once, "\"-XX:SharedArchiveFile=/s t/kafka-0.jsa\" -Xshare:auto -Xint");
+        assert_eq!(once, format!("\"-XX:SharedArchiveFile=/s t/kafka-0.jsa\" {ROUNDS} -Xshare:auto -Xint"));
         assert_eq!(with_archive(Some(&once), second, 4), format!("{OURS} -Xint"));
         assert_eq!(without_archive(&once), "-Xint");
         assert_eq!(without_archive("-Xint -Xshare:auto"), "-Xint -Xshare:auto");
@@ -179,7 +187,7 @@ mod tests {
     fn with_few_processors_what_makes_kafka_quicker_later_waits() {
         let archive = Path::new("/s/kafka-1.jsa");
         let few = with_archive(Some("-Xint"), archive, 2);
-        assert_eq!(few, format!("-XX:SharedArchiveFile=/s/kafka-1.jsa {LATER} -Xshare:auto -Xint"));
+        assert_eq!(few, format!("-XX:SharedArchiveFile=/s/kafka-1.jsa {LATER} {ROUNDS} -Xshare:auto -Xint"));
         assert_eq!(with_archive(Some("-Xint"), archive, 3), format!("{OURS} -Xint"));
         assert_eq!(with_archive(Some(&few), archive, 2), few);
         assert_eq!(without_archive(&few), "-Xint");

@@ -72,8 +72,9 @@ pub struct ProcessConfig {
     pub user: Option<String>,
     /// Whether a class-data archive of Kafka's classes is made and used, with which Java starts it in less
     /// time: `auto`, `manual` (only `understudy warm` makes one) or `off`. It is made by running `command`
-    /// once with a configuration of its own, at the lowest priority. Where one is used and this host has at
-    /// most two processors, Java's second compiler is told to wait longer as well (`-XX:Tier4…`).
+    /// once with a configuration of its own, at the lowest priority. Where one is used, Java takes keys in PEM
+    /// in with fewer rounds (`-Dkeystore.pkcs12.keyPbeIterationCount=1000`); and where this host has at most
+    /// two processors besides, its second compiler is told to wait longer (`-XX:Tier4…`).
     #[serde(default)]
     pub class_data: ClassDataUse,
     /// How long a look at files, or starting the process, may take. Storage that takes longer counts as dead.
