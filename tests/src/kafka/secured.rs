@@ -18,8 +18,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use toml::Table;
 
+use super::Kafka;
 use super::node::Node;
 use super::properties::{Properties, owned};
+use crate::shell::run;
 
 /// The port of a secured broker's listener for other brokers.
 pub(crate) const BETWEEN_PORT: u16 = 9094;
@@ -30,6 +32,8 @@ const APP: &str = "app";
 const APP_PASSWORD: &str = "lfEg7-of-the-app";
 /// The agent's password, until it is changed.
 pub const AGENT_PASSWORD: &str = "q0Zp3-of-the-agent";
+/// Of the agent's truststore.
+const STORE_PASSWORD: &str = "w8Kd1-of-the-store";
 /// Brokers and controllers.
 const NODE: &str = "node";
 const SCRAM: &str = "SCRAM-SHA-512";
@@ -113,6 +117,7 @@ impl Secured {
         secured.put("app.key", &key)?;
         secured.trust_by_nodes(&[Signer::First, Signer::Second])?;
         secured.show_agent(Signer::First)?;
+        secured.put("agent-ca.password", STORE_PASSWORD)?;
         secured.trust_by_agent(&[Signer::First])?;
         secured.password_of_agent(AGENT_PASSWORD)?;
         Ok(Some(secured))
@@ -143,7 +148,19 @@ impl Secured {
     /// When it cannot be written.
     pub fn trust_by_agent(&self, signers: &[Signer]) -> Result<()> {
         let all: Vec<&str> = signers.iter().map(|signer| self.signer(*signer).pem.as_str()).collect();
-        self.put("agent-ca.pem", &all.concat())
+        self.put("agent-ca.pem", &all.concat())?;
+        // The same as keytool keeps it.
+        let aside = self.path("agent-ca.p12.new");
+        let keytool = Kafka::home()?.java().canonicalize()?.with_file_name("keytool");
+        for (alias, pem) in ["one", "other"].into_iter().zip(all) {
+            let file = format!("{alias}.pem");
+            self.put(&file, pem)?;
+            let (file, keytool) = (self.path(&file), keytool.display().to_string());
+            let import =
+                ["-importcert", "-noprompt", "-alias", alias, "-file", &file, "-storetype", "PKCS12"];
+            run(&keytool, import.iter().chain(&["-keystore", &aside, "-storepass", STORE_PASSWORD]))?;
+        }
+        fs::rename(&aside, self.path("agent-ca.p12")).context("keytool made no store")
     }
 
     /// Has brokers take certificates of clients from these signers, once they read their truststore.
@@ -270,10 +287,15 @@ impl Secured {
         self.path("tool.properties")
     }
 
-    /// Has the agent that is configured speak as the listeners do.
+    /// Has the agent that is configured speak as the listeners do. It trusts controllers by a store of Java's.
     pub(crate) fn configure(&self, cluster: &mut Table) {
         cluster.insert("security".to_owned(), self.login_of_agent().into());
-        cluster.insert("controllers_security".to_owned(), self.tls_of_agent("SSL", true).into());
+        let mut controllers = self.tls_of_agent("SSL", true);
+        controllers.remove("ca");
+        let [file, password] = ["agent-ca.p12", "agent-ca.password"].map(|name| self.path(name).into());
+        let store = Table::from_iter([("file".to_owned(), file), ("password_file".to_owned(), password)]);
+        controllers.insert("truststore".to_owned(), store.into());
+        cluster.insert("controllers_security".to_owned(), controllers.into());
     }
 
     /// The section by which the agent speaks with brokers.
