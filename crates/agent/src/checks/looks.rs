@@ -13,6 +13,7 @@ use drivers::tls::Tls;
 use jiff::{SignedDuration, Timestamp};
 use kafka::Dialer;
 use kafka::wire::Controller;
+use recovery::known::home_holder;
 use recovery::model::{Broker, BrokerId, Check, Fact, HostName, LogTail, human};
 use recovery::ports::{LedgerError, Note, StepError, Storage, chain};
 use tokio::net::TcpStream;
@@ -41,7 +42,7 @@ pub(super) fn configuration(config: &Config) -> Vec<Item> {
 pub(super) async fn ledger(world: Arc<World>) -> Vec<Item> {
     let remedy =
         "without the ledger nothing is ever taken over: see that its storage is mounted and writable";
-    vec![match world.ports.ledger.check().await {
+    let first = match world.ports.ledger.check().await {
         Ok(note) => match carriers(&world, &note).await {
             carriers if carriers.is_empty() => Item::note(Check::Ledger, &note),
             carriers => {
@@ -61,7 +62,24 @@ pub(super) async fn ledger(world: Arc<World>) -> Vec<Item> {
             Item::fail(Check::Ledger, why, &more)
         }
         Err(error) => Item::fail(Check::Ledger, chain(&error), remedy),
-    }]
+    };
+    let mut items = vec![first];
+    items.extend(homes(&world).await);
+    items
+}
+
+/// The homes that stand in this configuration alone: two of them that are swapped would have the wrong host fenced.
+async fn homes(world: &World) -> Option<Item> {
+    let mut unsaid = Vec::new();
+    for broker in world.topology.brokers.values() {
+        if matches!(home_holder(world.ports.ledger.as_ref(), broker.id).await, Ok(None)) {
+            unsaid.push(format!("{} of broker {}", broker.home, broker.id));
+        }
+    }
+    let says = format!("by this configuration alone the home is {}", unsaid.join(", "));
+    let remedy = "have Kafka started there by `understudy guard`, or run the agent there: each host says itself that it is the \
+                  home, and a configuration with another one is refused from then on";
+    (!unsaid.is_empty()).then(|| Item::warn(Check::Ledger, says, remedy))
 }
 
 /// The guarded brokers that carry the ledger itself, where that is a topic of their own cluster.
@@ -458,7 +476,7 @@ mod tests {
     async fn what_a_platform_tells_is_shown_and_what_it_lacks_is_a_warning() {
         let ports = fakes::World::new().ports();
         let (topology, policy) = (fakes::World::topology(), fakes::World::policy());
-        let logs = KafkaLogs::new(kafka::Dialer::plaintext(), [].into());
+        let logs = KafkaLogs::new(Dialer::plaintext(), [].into());
         let signals: Vec<Arc<dyn HealthSignal>> = vec![Arc::new(Platform)];
         let world = World { topology, policy, ports, signals, logs, clients: Arc::default() };
         let items = platform(Arc::new(world), "kubernetes_node").await;

@@ -44,7 +44,6 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let (ladders, names) = check.hosts();
     let taints = check.taints();
     let brokers = check.brokers();
-    check.fences_are_apart();
     check.homes_can_be_fenced(&brokers.homes, &names, mode);
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
@@ -341,6 +340,7 @@ impl Check<'_> {
                 self.doc.problem(&key, "has a section already", remedy);
             }
         }
+        self.fences_are_apart();
         (fences, names)
     }
 

@@ -54,7 +54,7 @@ pub(super) fn kafka_in(words: &[&[u8]]) -> Option<Named> {
     let named = |word: &&[u8]| name(word) == CLASS || name(word).starts_with(SCRIPT);
     let to_come = |word: &&[u8]| word.windows(TO_COME.len()).any(|part| part == TO_COME);
     if let Some(at) = words.iter().position(named) {
-        if words[at..].iter().any(|word| to_come(&word)) {
+        if words[at..].iter().any(to_come) {
             return None;
         }
         return Some(Named { at, surely: true });
