@@ -196,7 +196,8 @@ fn service(broker: i32) -> Value {
     })
 }
 
-fn common_properties() -> String {
+/// What all brokers have alike.
+pub(super) fn common_properties() -> String {
     let voters: Vec<String> = (1..=BROKERS).map(|id| format!("{id}@{}:9093", address(id).ip())).collect();
     let lines = [
         "process.roles=broker,controller",
@@ -212,7 +213,8 @@ fn common_properties() -> String {
     lines.join("\n")
 }
 
-fn stateful_set(conf: &Path) -> Result<Value> {
+/// A container that has what a Kafka needs, and the volumes that it mounts; no command and no name.
+pub(super) fn container(conf: &Path) -> Result<(Value, Vec<Value>)> {
     let kafka = Kafka::home()?;
     let log4j = conf.join("log4j2.properties");
     // What runs a class of Kafka, as words of a shell; no path of the bed has a space.
@@ -229,18 +231,21 @@ fn stateful_set(conf: &Path) -> Result<Value> {
         volumes.push(json!({ "name": name, "hostPath": { "path": path, "type": "Directory" } }));
         mounts.push(json!({ "name": name, "mountPath": path, "readOnly": true }));
     }
-    let index = json!({ "fieldRef": { "fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']" } });
     let container = json!({
         "name": "kafka", "image": IMAGE, "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", ENTRY],
-        "env": [
-            { "name": "INDEX", "valueFrom": index },
-            { "name": "CONF", "value": conf },
-            { "name": "KAFKA", "value": command },
-        ],
+        "env": [{ "name": "CONF", "value": conf }, { "name": "KAFKA", "value": command }],
         "readinessProbe": { "tcpSocket": { "port": 9092 }, "periodSeconds": 2, "timeoutSeconds": 2 },
         "volumeMounts": mounts,
     });
+    Ok((container, volumes))
+}
+
+fn stateful_set(conf: &Path) -> Result<Value> {
+    let (mut container, volumes) = container(conf)?;
+    container["command"] = json!(["/bin/sh", "-c", ENTRY]);
+    let index = json!({ "fieldRef": { "fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']" } });
+    let index = json!({ "name": "INDEX", "valueFrom": index });
+    container["env"].as_array_mut().context("it has no environment")?.push(index);
     let labels = json!({ "app": "kafka" });
     Ok(json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "kafka" },

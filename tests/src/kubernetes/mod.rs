@@ -15,6 +15,7 @@ mod control;
 mod image;
 pub mod kafka;
 mod node;
+pub mod standby;
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -5,3 +5,4 @@ mod brokers;
 mod force_deleted;
 mod node_power;
 mod sidecar;
+mod standby;

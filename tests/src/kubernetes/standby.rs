@@ -1,0 +1,154 @@
+//! A standby pod: a container with the bed's Kafka that waits, and the agent beside it.
+//!
+//! Kafka's image is that of the brokers, unchanged: an init container puts the entry point onto a volume.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::kafka::{BROKERS, LOG_DIRS, address, common_properties, container, pod_of, service_of};
+use super::{AGENT_IMAGE, Kubernetes, Pod};
+use crate::agent::fence_lab;
+use crate::lab::Lab;
+
+/// The name of the pod, and of the host that it is.
+pub const STANDBY: &str = "standby-0";
+/// Who the agents are to the API server.
+pub const ACCOUNT: &str = "understudy";
+const MANIFESTS: [(&str, &str); 3] = [
+    ("crd.yaml", include_str!("../../../deploy/kubernetes/crd.yaml")),
+    ("ledger-rbac.yaml", include_str!("../../../deploy/kubernetes/ledger-rbac.yaml")),
+    ("service-rbac.yaml", include_str!("../../../deploy/kubernetes/service-rbac.yaml")),
+];
+/// What both containers have, and nobody else.
+const SHARED: &str = "/run/understudy";
+const LEDGER: &str = "/apis/understudy.dev/v1/namespaces/default/ledgerjournals";
+
+/// Installs definitions and rights, and starts the pod on `node`. It may take `broker` over, whose pod is `owner`: that
+/// pod's node is fenced by the lab's power switch.
+///
+/// # Errors
+/// When the API server refuses something, or a program is not built.
+pub fn start(lab: &Lab, kubernetes: &Kubernetes, node: &str, broker: i32, owner: &Pod) -> Result<()> {
+    let folder = lab.kept("manifests")?;
+    for (name, text) in MANIFESTS {
+        let file = folder.join(name);
+        std::fs::write(&file, text.replace("namespace: kafka", "namespace: default"))?;
+        kubernetes.kubectl(&["apply", "-f", &file.display().to_string()])?;
+    }
+    // The API server makes its storage for them a moment after it has accepted them.
+    crate::eventually("the definitions to be served", super::UP, || kubernetes.get(LEDGER))?;
+    let conf = lab.kept("conf")?;
+    std::fs::write(conf.join("standby.properties"), common_properties())?;
+    let config = config(lab, &conf.join("standby.properties").display().to_string(), broker, &owner.node())?;
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "understudy" },
+        "data": { "understudy.toml": config },
+    });
+    kubernetes.apply(&[config, pod(&conf, node)?])
+}
+
+/// The takeovers of a broker, as the API server has them: the outcome of each in words of the ledger.
+///
+/// # Errors
+/// When the API does not answer.
+pub fn journals(kubernetes: &Kubernetes) -> Result<Vec<Value>> {
+    let list = kubernetes.get(LEDGER)?;
+    list["items"].as_array().cloned().context("no list")
+}
+
+fn config(lab: &Lab, template: &str, broker: i32, node: &str) -> Result<String> {
+    let quoted = |one: &dyn Fn(i32) -> String| {
+        (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
+    };
+    let (owner, service, listener) = (pod_of(broker), service_of(broker), address(broker));
+    let (agent, switch) = (fence_lab()?, lab.switch().address());
+    let (ip, port): (&Ipv4Addr, u16) = (switch.ip(), switch.port());
+    Ok(format!(
+        r#"mode = "auto"
+[policy]
+host_down_after = "1500ms"
+hung_after = "30s"
+process_down_after = "60s"
+[agent]
+host = "{STANDBY}"
+state_dir = "/var/lib/understudy"
+[cluster]
+bootstrap = [{brokers}]
+controllers = [{controllers}]
+[ledger]
+driver = "kubernetes"
+[broker_host]
+driver = "kubernetes"
+template = "{template}"
+[[host]]
+name = "{owner}"
+[[host.fence]]
+driver = "fence_agent"
+agent = "{agent}"
+options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
+[[broker]]
+id = {broker}
+home = "{owner}"
+listener = "{listener}"
+log_dirs = ["{LOG_DIRS}/broker-{broker}"]
+# The bed has no names, and an address that is a Service's cannot be bound.
+properties = {{ listeners = "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093" }}
+[broker.address]
+driver = "kubernetes_service"
+service = "{service}"
+pod = "{STANDBY}"
+[broker.storage]
+driver = "mounted"
+local = true
+"#,
+        brokers = quoted(&|id| address(id).to_string()),
+        controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
+        agent = agent.display(),
+    ))
+}
+
+fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {
+    let (mut kafka, mut volumes) = container(conf)?;
+    let shared = json!({ "name": "shared", "mountPath": SHARED });
+    let entry = format!("{SHARED}/understudy");
+    // What a person would have had as its command comes after the entry point.
+    kafka["command"] = json!([entry, "enter", "--"]);
+    kafka["args"] = json!(["/bin/sh", "-c", "exec $KAFKA kafka.Kafka {properties}"]);
+    kafka["volumeMounts"].as_array_mut().context("it mounts nothing")?.push(shared.clone());
+    let fence = fence_lab()?;
+    let fence = fence.parent().context("a program in no directory")?;
+    let ours = |name: &str, command: &[&str]| {
+        json!({
+            "name": name, "image": AGENT_IMAGE, "imagePullPolicy": "Never", "command": command,
+            "volumeMounts": [
+                shared,
+                { "name": "config", "mountPath": "/etc/understudy" },
+                { "name": "state", "mountPath": "/var/lib/understudy" },
+                { "name": "logs", "mountPath": LOG_DIRS },
+                { "name": "fence", "mountPath": fence, "readOnly": true },
+            ],
+        })
+    };
+    volumes.extend([
+        json!({ "name": "shared", "emptyDir": { "medium": "Memory" } }),
+        json!({ "name": "state", "emptyDir": {} }),
+        json!({ "name": "config", "configMap": { "name": "understudy" } }),
+        json!({ "name": "fence", "hostPath": { "path": fence, "type": "Directory" } }),
+    ]);
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": STANDBY, "labels": { "statefulset.kubernetes.io/pod-name": STANDBY } },
+        "spec": {
+            "serviceAccountName": ACCOUNT, "enableServiceLinks": false,
+            "nodeSelector": { "kubernetes.io/hostname": node },
+            "initContainers": [
+                ours("entry", &["/busybox", "cp", "/understudy", &entry]),
+                ours("ledger", &["/understudy", "ledger", "init"]),
+            ],
+            "containers": [kafka, ours("understudy", &["/understudy", "run"])],
+            "volumes": volumes,
+        },
+    }))
+}
