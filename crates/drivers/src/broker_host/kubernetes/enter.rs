@@ -29,7 +29,7 @@ use super::super::RunHere;
 use super::super::class_data::ClassDataUse;
 use super::super::problem::Problem;
 use super::super::proc;
-use super::super::process::{Process, ProcessConfig, UNRECORDED, status_text};
+use super::super::process::{Process, ProcessConfig, UNRECORDED};
 use super::not_a_place;
 use super::word::{
     Act, Failure, LONGEST, PROTOCOL, Reply, Request, Setting, Told, Version, in_a_pod, since_boot, socket,
@@ -327,13 +327,13 @@ impl Inside {
     fn take_up(&self) {
         let _unrecorded = UNRECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         for id in proc::ended_children().unwrap_or_default() {
-            let Some(pid) = Pid::from_raw(id.pid) else { continue };
-            let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-            // Somebody else has asked meanwhile.
-            let Ok(Some(status)) = ended else { continue };
-            if let Some(broker) = self.current().and_then(|process| process.ended(id, &status)) {
-                tracing::warn!(%broker, pid = id.pid, "Kafka {}", status_text(&status));
+            if let Some((broker, status)) = self.current().and_then(|process| process.take_up(id)) {
+                tracing::warn!(%broker, pid = id.pid, "Kafka {status}");
+                continue;
             }
+            let Some(pid) = Pid::from_raw(id.pid) else { continue };
+            // How it ended is of no use to anybody.
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
     }
 

@@ -231,13 +231,11 @@ impl Inner {
         })
     }
 
-    /// Keeps how a child has ended that somebody else asks for, if it was a broker's. Returns whose.
-    pub(super) fn ended(&self, id: ProcessId, status: &WaitIdStatus) -> Option<BrokerId> {
+    /// Asks how a child has ended, if it was a broker's, and keeps that. Returns whose it was, and how it ended.
+    pub(super) fn take_up(&self, id: ProcessId) -> Option<(BrokerId, String)> {
         let recorded = |broker: BrokerId| self.common.site(broker).record().ok()??.process;
         let broker = self.common.brokers.keys().copied().find(|broker| recorded(*broker) == Some(id))?;
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.insert(broker, (id, status_text(status)));
-        Some(broker)
+        self.reap(broker, id).ok()?.map(|status| (broker, status))
     }
 
     /// The exit status of an ended process, if it is our child: of others the system does not tell it.

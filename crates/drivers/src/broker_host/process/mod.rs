@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rustix::process::WaitIdStatus;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -32,7 +31,7 @@ use super::problem::{Problem, off_path_error};
 use super::proc::{self, ProcessId};
 use super::user::User;
 use crate::off_path::off_path;
-pub(super) use child::{Leave, status_text};
+pub(super) use child::Leave;
 use launch::Launch;
 pub(super) use launch::UNRECORDED;
 pub(super) use launch::is_executable;
@@ -190,9 +189,9 @@ impl Process {
         self.inner.common.brokers.keys().copied().collect()
     }
 
-    /// Keeps how a child has ended that is asked for by whoever takes up all of them. Returns whose it was.
-    pub(super) fn ended(&self, id: ProcessId, status: &WaitIdStatus) -> Option<BrokerId> {
-        self.inner.ended(id, status)
+    /// Asks how a child has ended, if it was a broker's, and keeps that. Returns whose it was, and how it ended.
+    pub(super) fn take_up(&self, id: ProcessId) -> Option<(BrokerId, String)> {
+        self.inner.take_up(id)
     }
 
     /// Runs `f` away from the caller's thread, within `limit`. `action` completes "could not …".
