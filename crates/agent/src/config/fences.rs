@@ -9,7 +9,8 @@ use kubernetes::KubernetesTaintConfig;
 use recovery::model::HostName;
 use recovery::policy::Mode;
 
-use super::check::{Agent, Brokers, Check};
+use super::brokers::Brokers;
+use super::check::{Agent, Check};
 use super::exports::{self, Guarded};
 use super::problem::Problem;
 

@@ -1,6 +1,7 @@
 //! The configuration: one TOML file, read and checked as a whole before anything starts.
 
 mod address;
+mod brokers;
 mod check;
 mod document;
 mod exports;
