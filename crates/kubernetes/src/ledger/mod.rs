@@ -26,7 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use recovery::event::Event;
-use recovery::journal::{Claim, Entry, EpochJournal, Record};
+use recovery::journal::{Claim, Entry, EpochJournal, Head, Record, Refused, may_append, may_claim};
 use recovery::model::{BrokerId, Epoch, HostName, Order, Orders};
 use recovery::ports::{BoxError, Cell, Ledger, LedgerError, Note};
 use schemars::JsonSchema;
@@ -242,20 +242,16 @@ impl KubernetesLedger {
     ) -> Result<bool, Stop> {
         let (broker, epoch) = (claim.plan.broker, claim.plan.epoch);
         let due = seen.as_ref().map(|(newest, _)| *newest).unwrap_or_default().next();
+        let mut holder = None;
         if epoch < due && epoch > Epoch::default() {
-            let holder = self.book(asking, Journal::Epoch(broker, epoch)).await?;
-            let by = holder.and_then(|book| book.of().by.clone()).map_or_else(|| claim.by.clone(), HostName);
-            return Err(LedgerError::Taken { broker, epoch, by }.into());
+            let had = self.book(asking, Journal::Epoch(broker, epoch)).await?;
+            holder =
+                Some(had.and_then(|book| book.of().by.clone()).map_or_else(|| claim.by.clone(), HostName));
         }
-        if epoch != due {
-            let why = format!("epoch {due} is due: this is not the ledger that the plan was made from");
-            return Err(unavailable(format!("claim epoch {epoch} of broker {broker}"), why).into());
-        }
-        let Some((newest, book)) = seen else { return Ok(true) };
-        let journal = book.journal(broker, newest)?;
-        if !journal.may_be_followed_by(claim) {
-            return Err(LedgerError::Taken { broker, epoch: newest, by: journal.claim.by }.into());
-        }
+        let journal = seen.as_ref().map(|(newest, book)| book.journal(broker, *newest)).transpose()?;
+        may_claim(claim, journal.as_ref(), holder.as_ref())
+            .map_err(|refused| LedgerError::refused(broker, refused))?;
+        let (Some((newest, book)), Some(journal)) = (seen, journal) else { return Ok(true) };
         if journal.outcome().is_some() || book.closed() == Some(Closed::Succeeded) {
             return Ok(true);
         }
@@ -309,26 +305,19 @@ impl KubernetesLedger {
         by: &HostName,
         book: Option<Book>,
     ) -> Result<Book, Stop> {
-        let action = || format!("add to epoch {epoch} of broker {broker}");
-        let Some(book) = book else {
-            let why = "it was never claimed here: this is not the ledger that it was claimed in";
-            return Err(unavailable(action(), why).into());
-        };
-        if book.closed().is_some() {
-            let newest = self.newest(asking, broker).await?.map_or(epoch, |(newest, _)| newest);
-            let succeeded = book.closed() == Some(Closed::Succeeded);
-            if newest > epoch || succeeded {
-                let theirs = newest.max(epoch.next());
-                return Err(LedgerError::Superseded { broker, ours: epoch, theirs }.into());
+        let refused = |refused| LedgerError::refused(broker, refused);
+        let Some(book) = book else { return Err(refused(Refused::NeverClaimed { epoch }).into()) };
+        let newest = match book.closed() {
+            None => epoch,
+            closed => {
+                let newest = self.newest(asking, broker).await?.map_or(epoch, |(newest, _)| newest);
+                // A claim that closed it may not have made its own epoch yet.
+                if closed == Some(Closed::Succeeded) { newest.max(epoch.next()) } else { newest }
             }
-        }
-        if let Some(other) = book.of().by.as_ref().filter(|other| **other != by.0) {
-            return Err(LedgerError::Taken { broker, epoch, by: HostName(other.clone()) }.into());
-        }
-        if book.closed().is_some() {
-            let why = "the takeover has ended: look at `understudy history` for how";
-            return Err(unavailable(action(), why).into());
-        }
+        };
+        let claimant = book.of().by.clone().map_or_else(|| by.clone(), HostName);
+        let head = Head { epoch: newest, by: claimant, ended: book.closed().is_some() };
+        may_append(Some(&head), epoch, by).map_err(refused)?;
         Ok(book)
     }
 
