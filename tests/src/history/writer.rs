@@ -34,6 +34,9 @@ pub struct WriteSpec {
     pub size: usize,
     /// How long the client waits for an answer, in milliseconds.
     pub socket_timeout_ms: u32,
+    /// Whether a client that ends with a fatal error is followed by another, as an application does that is started
+    /// anew. What the first was not told about stays unknown. Without it such an error fails the story.
+    pub begins_anew: bool,
 }
 
 impl WriteSpec {
@@ -46,6 +49,7 @@ impl WriteSpec {
             rate: Some(rate),
             size: 100,
             socket_timeout_ms: SOCKET_TIMEOUT_MS,
+            begins_anew: false,
         }
     }
 }
@@ -59,9 +63,36 @@ impl WriteSpec {
 pub struct Writer {
     number: u32,
     topic: String,
-    producer: Arc<ThreadedProducer<Recorder>>,
+    recorder: Arc<Recorder>,
+    clients: Arc<Clients>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<u64>>>,
+}
+
+type Client = ThreadedProducer<Told>;
+
+/// The client, and those after it.
+struct Clients {
+    config: ClientConfig,
+    now: Mutex<Arc<Client>>,
+}
+
+impl Clients {
+    fn begin(config: ClientConfig, recorder: &Arc<Recorder>) -> Result<Self> {
+        let first = Arc::new(config.create_with_context(Told(Arc::clone(recorder)))?);
+        Ok(Self { config, now: Mutex::new(first) })
+    }
+
+    fn now(&self) -> Arc<Client> {
+        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The next one. The one before it is dropped with what it holds: nobody was told what became of that.
+    fn begin_anew(&self, recorder: &Arc<Recorder>) -> Result<()> {
+        let next = Arc::new(self.config.create_with_context(Told(Arc::clone(recorder)))?);
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
 }
 
 /// Takes down each delivery report, in memory and in the story's folder, and there what the client says of
@@ -107,28 +138,28 @@ impl Writer {
             // What waits in the client is still to be written when the writer is stopped.
             .set("queue.buffering.max.kbytes", "65536")
             .set("socket.timeout.ms", spec.socket_timeout_ms.to_string());
-        let producer =
-            Arc::new(client.create_with_context(Recorder { begin: Instant::now(), notes, log })?);
+        let recorder = Arc::new(Recorder { begin: Instant::now(), notes, log });
+        let clients = Arc::new(Clients::begin(client, &recorder)?);
         let stop = Arc::new(AtomicBool::new(false));
         let topic = spec.topic.clone();
         let thread = {
-            let (producer, stop) = (Arc::clone(&producer), Arc::clone(&stop));
-            thread::spawn(move || send_all(&producer, &spec, number, &stop))
+            let (clients, recorder, stop) = (Arc::clone(&clients), Arc::clone(&recorder), Arc::clone(&stop));
+            thread::spawn(move || send_all((&clients, &recorder), &spec, number, &stop))
         };
-        Ok(Self { number, topic, producer, stop, thread: Some(thread) })
+        Ok(Self { number, topic, recorder, clients, stop, thread: Some(thread) })
     }
 
     /// How many records have been acknowledged so far.
     #[must_use]
     pub fn acked(&self) -> usize {
-        self.producer.context().notes().acked.len()
+        self.recorder.notes().acked.len()
     }
 
     /// How many records have been acknowledged so far, of each partition that has any.
     #[must_use]
     pub fn acked_by_partition(&self) -> BTreeMap<i32, usize> {
         let mut acked = BTreeMap::new();
-        for record in &self.producer.context().notes().acked {
+        for record in &self.recorder.notes().acked {
             *acked.entry(record.partition).or_default() += 1;
         }
         acked
@@ -137,7 +168,7 @@ impl Writer {
     /// How many records are with the client, not yet acknowledged.
     #[must_use]
     pub fn in_flight(&self) -> i32 {
-        self.producer.in_flight_count()
+        self.clients.now().in_flight_count()
     }
 
     /// Sends no more, waits for the acknowledgements still out, and returns what happened. A record without
@@ -147,7 +178,7 @@ impl Writer {
     /// When the client failed altogether.
     pub fn stop(mut self) -> Result<History> {
         let sent = self.finish()?;
-        let mut notes = self.producer.context().notes();
+        let mut notes = self.recorder.notes();
         notes.file.flush()?;
         Ok(History {
             topic: self.topic.clone(),
@@ -162,7 +193,7 @@ impl Writer {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("the writer was stopped before")?;
         let sent = thread.join().map_err(|_| anyhow!("the writer panicked"))??;
-        if let Err(error) = self.producer.flush(Duration::from_secs(120)) {
+        if let Err(error) = self.clients.now().flush(Duration::from_secs(120)) {
             eprintln!("writer {}: {} records without an answer: {error}", self.number, self.in_flight());
         }
         Ok(sent)
@@ -187,13 +218,13 @@ impl Drop for Writer {
 
 /// Sends until told to stop; returns how many were handed to the client.
 fn send_all(
-    producer: &ThreadedProducer<Recorder>,
+    (clients, recorder): (&Clients, &Arc<Recorder>),
     spec: &WriteSpec,
     writer: u32,
     stop: &AtomicBool,
 ) -> Result<u64> {
     let begin = Instant::now();
-    let mut sequence = 0;
+    let (mut sequence, mut client) = (0, clients.now());
     while !stop.load(Ordering::Relaxed) {
         if let Some(rate) = spec.rate
             && begin.elapsed().as_secs_f64() * f64::from(rate) < sequence_number(sequence)
@@ -202,11 +233,15 @@ fn send_all(
             continue;
         }
         let id = RecordId { writer, sequence };
-        if send(producer, spec, id)? {
-            sequence += 1;
-        } else {
-            // The client's queue is full: the cluster is slower than we are, or stands still.
-            thread::sleep(Duration::from_millis(1));
+        match send(&client, spec, id) {
+            Ok(()) => sequence += 1,
+            // The cluster is slower than we are, or stands still.
+            Err(RDKafkaErrorCode::QueueFull) => thread::sleep(Duration::from_millis(1)),
+            Err(RDKafkaErrorCode::Fatal) if spec.begins_anew => {
+                clients.begin_anew(recorder)?;
+                client = clients.now();
+            }
+            Err(code) => return Err(code).with_context(|| format!("cannot send {id}")),
         }
     }
     Ok(sequence)
@@ -218,21 +253,17 @@ fn sequence_number(sequence: u64) -> f64 {
     sequence as f64
 }
 
-/// Hands one record to the client; `false` when its queue is full.
-fn send(producer: &ThreadedProducer<Recorder>, spec: &WriteSpec, id: RecordId) -> Result<bool> {
+/// Hands one record to the client.
+fn send(producer: &Client, spec: &WriteSpec, id: RecordId) -> Result<(), RDKafkaErrorCode> {
     let key = id.to_string();
     let mut value = format!("{key} ");
     value.extend(std::iter::repeat_n('.', spec.size.saturating_sub(value.len())));
     let turn = id.sequence % u64::from(spec.partitions.unsigned_abs());
     let record = BaseRecord::with_opaque_to(&spec.topic, Box::new(Sent { id, at: Instant::now() }))
-        .partition(i32::try_from(turn)?)
+        .partition(i32::try_from(turn).unwrap_or_default())
         .key(&key)
         .payload(&value);
-    match producer.send(record) {
-        Ok(()) => Ok(true),
-        Err((error, _)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) => Ok(false),
-        Err((error, _)) => Err(error).with_context(|| format!("cannot send {id}")),
-    }
+    producer.send(record).map_err(|(error, _)| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
 }
 
 impl Recorder {
@@ -245,19 +276,22 @@ impl Recorder {
     }
 }
 
-impl ClientContext for Recorder {
+/// A client tells its recorder.
+struct Told(Arc<Recorder>);
+
+impl ClientContext for Told {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(log, "{} {facility} {message}", self.micros(Instant::now()));
+        let mut log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writeln!(log, "{} {facility} {message}", self.0.micros(Instant::now()));
     }
 }
 
-impl ProducerContext for Recorder {
+impl ProducerContext for Told {
     type DeliveryOpaque = Box<Sent>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<Sent>) {
         let acked = Instant::now();
-        let mut notes = self.notes();
+        let mut notes = self.0.notes();
         match result {
             Ok(message) => {
                 let record = Acked {
@@ -275,8 +309,8 @@ impl ProducerContext for Recorder {
                     record.id,
                     record.partition,
                     message.offset(),
-                    self.micros(record.sent),
-                    self.micros(acked)
+                    self.0.micros(record.sent),
+                    self.0.micros(acked)
                 );
                 notes.acked.push(record);
             }

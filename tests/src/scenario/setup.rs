@@ -19,6 +19,8 @@ pub struct Setup {
     pub rate: u32,
     /// How long the producer waits for an answer, in milliseconds.
     pub socket_timeout_ms: u32,
+    /// Whether the producer begins anew after a fatal error. What it was not told about then stays unknown.
+    pub begins_anew: bool,
     /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best
     /// rank.
     pub standbys: u8,
@@ -56,6 +58,7 @@ impl Default for Setup {
             properties: &[],
             rate: 500,
             socket_timeout_ms: SOCKET_TIMEOUT_MS,
+            begins_anew: false,
             standbys: 1,
             at_home: &[],
             peers: false,
