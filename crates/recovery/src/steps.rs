@@ -18,6 +18,9 @@ use crate::ports::{Ports, StepError, chain};
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Pause between two looks at a session that has to expire: each opens a session of its own at every server of ZooKeeper,
+/// which itself looks at expiry once a tick (2 s by default).
+const EXPIRY_LOOK: Duration = Duration::from_millis(500);
 
 /// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker.
 /// Longer than it gives Kafka itself.
@@ -203,14 +206,14 @@ impl<'a> Context<'a> {
             Unregister::Use { sharing } => sharing,
             Unregister::Wait { why } => return Note::new(format!("not used: {why}")),
         };
+        let who = if zookeeper { "ZooKeeper" } else { "the active controller" };
         match self.ports.cluster.unregister(broker, sharing).await {
             Unregistered::Gone => {
                 *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
-                let who = if zookeeper { "ZooKeeper" } else { "the active controller" };
                 Note::new(format!("{who} removed the dead broker's registration"))
             }
             Unregistered::NotSent { why } => Note::new(format!("not sent: {why}")),
-            Unregistered::Refused { why } => Note::new(format!("refused by the controller: {why}")),
+            Unregistered::Refused { why } => Note::new(format!("refused by {who}: {why}")),
             Unregistered::NoAnswer { why } => Note::new(format!(
                 "no answer, and never sent again: {why}; the session has to expire, and should it hit the new \
                      incarnation, that is started once more"
@@ -233,7 +236,7 @@ impl<'a> Context<'a> {
                     return Note::new(format!("nobody knows whether it is gone: {}", chain(&error)));
                 }
             }
-            clock.sleep(LOOK_AGAIN).await;
+            clock.sleep(EXPIRY_LOOK).await;
         }
     }
 

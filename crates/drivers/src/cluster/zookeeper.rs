@@ -1,8 +1,8 @@
 //! The registrations of a cluster with ZooKeeper: an ephemeral node for each broker, and one for the controller.
 //!
 //! Kafka of that time ends at once where its id is registered by another session, and a dead broker's session lasts
-//! for 18 s by default. So what it left is removed after the proof, by the rule for `UnregisterBroker`: once, only the
-//! session that was seen, and the controller's node with it if that is of the same session.
+//! for 18 s by default. So what it left is removed after the proof, by the rule for `UnregisterBroker`:
+//! once, right after it was read, and the controller's node with it if that is of the same session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
