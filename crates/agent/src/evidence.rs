@@ -12,7 +12,7 @@ use recovery::event::{Event, What};
 use recovery::model::{BrokerId, Evidence, Fact, LedgerStanding, Moment, PeerView, human};
 use recovery::observe::{Board, Observation, observe};
 use recovery::plan::{Plan, plan};
-use recovery::ports::{Note, StepError, chain};
+use recovery::ports::{Note, chain};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -128,14 +128,11 @@ async fn prepared(world: &World, broker: BrokerId) -> (Vec<Note>, Vec<String>) {
         );
         return (Vec::new(), vec![why]);
     };
-    let mut failing: Vec<StepError> = [storage, address].into_iter().filter_map(Result::err).collect();
-    let (mut notes, mut wrong) = (Vec::new(), Vec::new());
-    here.into_iter().for_each(|look| match look {
-        Ok(note) => notes.push(note),
-        Err(error) => wrong.push(error),
-    });
-    failing.extend(wrong);
-    (notes, failing.iter().map(|error| format!("`understudy check` fails: {}", chain(error))).collect())
+    let (found, wrong): (Vec<_>, Vec<_>) = here.into_iter().partition(Result::is_ok);
+    let outside = [storage, address].into_iter().filter_map(Result::err);
+    let failing = outside.chain(wrong.into_iter().filter_map(Result::err));
+    let failing = failing.map(|error| format!("`understudy check` fails: {}", chain(&error))).collect();
+    (found.into_iter().flatten().collect(), failing)
 }
 
 /// What a takeover asked for by a person would do, and what speaks against it.

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -23,6 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use crate::certificate::CertificateFile;
 use crate::fence::{OptionValue, resolve};
 use crate::off_path::off_path;
+use kafka::security::given;
 
 /// The files are looked at this often at most.
 const EVERY: Duration = Duration::from_secs(1);
@@ -204,21 +204,9 @@ impl Tls {
 
 impl Material {
     fn of(files: [Vec<u8>; 3], names: &[String; 3]) -> Result<Self, String> {
-        let chain = certificates(&files[0], &names[0])?;
-        let key = || {
-            let key = PrivateKeyDer::from_pem_slice(&files[1]);
-            key.map_err(|_| {
-                format!(
-                    "{} has no key as PEM that can be used; it must not be encrypted (`openssl pkey`)",
-                    names[1]
-                )
-            })
-        };
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(&files[2], &names[2])? {
-            let added = roots.add(authority);
-            added.map_err(|error| format!("{} has an authority that is of no use: {error}", names[2]))?;
-        }
+        let chain = given::certificates(&files[0], &names[0])?;
+        let key = given::key(&files[1], &chain, &names[1])?;
+        let roots = given::roots(given::certificates(&files[2], &names[2])?, &names[2])?;
         let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
         let apart =
             |error: rustls::Error| format!("{} and {} do not go together: {error}", names[0], names[1]);
@@ -229,14 +217,14 @@ impl Material {
             .with_safe_default_protocol_versions()
             .map_err(|error| broken(&error))?
             .with_client_cert_verifier(readers)
-            .with_single_cert(chain.clone(), key()?)
+            .with_single_cert(chain.clone(), key.clone_key())
             .map_err(apart)?;
         let peers = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| broken(&error))?
             .with_webpki_verifier(peers.build().map_err(|error| broken(&error))?)
-            .with_client_auth_cert(chain, key()?)
+            .with_client_auth_cert(chain, key)
             .map_err(apart)?;
         Ok(Self { files, client: Arc::new(client), server: Arc::new(server) })
     }
@@ -251,12 +239,6 @@ async fn token_of(token: &OptionValue) -> Result<SecretString, String> {
         ));
     }
     Ok(read)
-}
-
-fn certificates(pem: &[u8], name: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| format!("{name} is not PEM: {error}"))?;
-    if all.is_empty() { Err(format!("{name} has no certificate as PEM")) } else { Ok(all) }
 }
 
 /// Compares in a time that does not depend on where the two differ.

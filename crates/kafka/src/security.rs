@@ -1,6 +1,7 @@
 //! How the listeners of a cluster are secured, as it is configured.
 
 mod credentials;
+pub mod given;
 mod pem;
 mod scram;
 mod store;

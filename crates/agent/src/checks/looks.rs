@@ -23,8 +23,6 @@ use super::Item;
 use crate::config::Config;
 use crate::world::{self, World};
 
-/// Kafka's code for who is not the leader of what is asked about: the controllers' log.
-const NOT_LEADER: i16 = 6;
 /// How long a controller may take to accept a connection, and a name to be resolved.
 pub(super) const NETWORK_LIMIT: Duration = Duration::from_secs(3);
 /// A start that reads its logs for longer than this is what a takeover waits for most.
@@ -252,7 +250,7 @@ pub(super) async fn is_controller(dialer: Dialer, controller: Controller) -> Vec
                           else";
             vec![Item::fail(item, says, remedy)]
         }
-        Err(error) if error.code() == Some(NOT_LEADER) => {
+        Err(error) if error.is_not_leader() => {
             vec![Item::ok(item, "answers, and another one is the active controller")]
         }
         Err(error) => {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::describe_quorum_response::PartitionData;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -60,7 +59,7 @@ impl KafkaQuorum {
         for _ in &self.endpoints {
             match line.ask(&self.dialer, &self.endpoints, until).await {
                 Ok(said) => return Ok(view(&said)),
-                Err(error) if error.code() == Some(ResponseError::NotLeaderOrFollower.code()) => {
+                Err(error) if error.is_not_leader() => {
                     failures.push(format!("{} is not the active controller", self.endpoints[line.turn]));
                 }
                 Err(error) => failures.push(chain(&error)),

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::given;
 use super::pem::{self, Pem};
 use super::store::{self, Key, Store, whole};
 use super::{KEYSTORE, PASSWORD_FILE, SaslConfig, SecurityConfig, StoreKeys, TRUSTSTORE};
@@ -249,8 +249,8 @@ fn password(bytes: &[u8], place: &str) -> Result<SecretString, String> {
 /// What the TLS library needs. The provider is named here, so that nothing is installed for the whole process.
 fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Result<ClientConfig, String> {
     let roots = match (files.get("ca"), trusted(files, &place)?) {
-        (Some(pem), _) => roots(certificates(pem, &place("ca"))?, &place("ca"))?,
-        (None, Some(trusted)) => roots(trusted, &place(TRUSTSTORE[0]))?,
+        (Some(pem), _) => given::roots(given::certificates(pem, &place("ca"))?, &place("ca"))?,
+        (None, Some(trusted)) => given::roots(trusted, &place(TRUSTSTORE[0]))?,
         (None, None) => host_roots(section)?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -265,14 +265,8 @@ fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Resul
     let (Some(chain), Some(key)) = (files.get("certificate"), files.get("key")) else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = certificates(chain, &place("certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-        format!(
-            "{} has no key as PEM that can be used; it must not be encrypted (`openssl pkey`)",
-            place("key")
-        )
-    })?;
-    let key = whole(key, &chain);
+    let chain = given::certificates(chain, &place("certificate"))?;
+    let key = given::key(key, &chain, &place("key"))?;
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|error| format!("{} and {} do not go together: {error}", place("certificate"), place("key")))
@@ -314,18 +308,6 @@ fn opened(files: &Files, keys: &StoreKeys, place: impl Fn(&str) -> String) -> Re
     read.map(Some).map_err(|why| why.told(&place(file), &place(password_file)))
 }
 
-fn roots<'a>(
-    authorities: impl IntoIterator<Item = CertificateDer<'a>>,
-    place: &str,
-) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in authorities {
-        let added = roots.add(certificate);
-        added.map_err(|error| format!("{place} has an authority that is of no use: {error}"))?;
-    }
-    Ok(roots)
-}
-
 fn host_roots(section: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     // Some may be too old to be understood; the others are good.
@@ -336,15 +318,6 @@ fn host_roots(section: &str) -> Result<RootCertStore, String> {
         ));
     }
     Ok(roots)
-}
-
-fn certificates(pem: &[u8], place: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| format!("{place} is not PEM: {error}"))?;
-    if all.is_empty() {
-        return Err(format!("{place} has no certificate as PEM"));
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -145,6 +145,12 @@ impl WireError {
             _ => None,
         }
     }
+
+    /// Whether a controller answered that another one is the active one.
+    #[must_use]
+    pub fn is_not_leader(&self) -> bool {
+        self.code() == Some(ResponseError::NotLeaderOrFollower.code())
+    }
 }
 
 /// The name of a request, for messages.

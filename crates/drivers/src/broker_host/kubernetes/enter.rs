@@ -29,7 +29,7 @@ use super::super::RunHere;
 use super::super::class_data::ClassDataUse;
 use super::super::problem::Problem;
 use super::super::proc;
-use super::super::process::{Process, ProcessConfig, UNRECORDED};
+use super::super::process::{Process, ProcessConfig, UNKNOWN_STATUS, UNRECORDED};
 use super::not_a_place;
 use super::word::{
     Act, Failure, LONGEST, PROTOCOL, Reply, Request, Setting, Told, Version, in_a_pod, since_boot, socket,
@@ -308,7 +308,7 @@ impl Inside {
         let killed =
             killed_for_memory().zip(self.killed_before).map_or(0, |(now, before)| now.saturating_sub(before));
         let mut told = why.clone();
-        if why.contains("unknown status") {
+        if why.contains(UNKNOWN_STATUS) {
             told.push_str(
                 "; Kafka's container may have been started anew since: `kubectl describe pod` shows its last state (137: it was \
                  killed; `OOMKilled`: for its memory)",

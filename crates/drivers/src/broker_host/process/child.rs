@@ -21,6 +21,9 @@ use recovery::ports::{Note, ProcessState, Proof};
 /// How often a process is looked at that is expected to end, or to show itself.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Of a process that somebody else has reaped.
+pub(in super::super) const UNKNOWN_STATUS: &str = "an unknown status";
+
 /// What runs of a broker on this host.
 enum Found {
     /// Nothing.
@@ -214,7 +217,7 @@ impl Inner {
         if record.boot_id != proc::boot_id()? {
             return Ok("this host was rebooted since Kafka was started".to_owned());
         }
-        let status = self.reap(broker, id)?.unwrap_or_else(|| "ended with an unknown status".to_owned());
+        let status = self.reap(broker, id)?.unwrap_or_else(|| format!("ended with {UNKNOWN_STATUS}"));
         if self.launch.inherits {
             return Ok(format!("pid {} {status}", id.pid));
         }

@@ -31,7 +31,7 @@ use super::problem::{Problem, off_path_error};
 use super::proc::{self, ProcessId};
 use super::user::User;
 use crate::off_path::off_path;
-pub(super) use child::Leave;
+pub(super) use child::{Leave, UNKNOWN_STATUS};
 use launch::Launch;
 pub(super) use launch::UNRECORDED;
 pub(super) use launch::is_executable;
