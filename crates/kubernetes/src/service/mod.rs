@@ -63,8 +63,9 @@ pub struct KubernetesServiceConfig {
     /// A kubeconfig, as in `[ledger]`.
     #[serde(default)]
     pub kubeconfig: Option<PathBuf>,
-    /// How long the cluster may take until the Service's endpoints are this pod.
-    #[serde(default = "twenty_seconds", with = "humantime_serde")]
+    /// How long the cluster may take until the Service's endpoints are this pod. After an API server was away, its
+    /// controllers see again up to a minute later (a watch is tried again after 30 s and up to as much again).
+    #[serde(default = "ninety_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
 }
@@ -73,8 +74,8 @@ fn default_label() -> String {
     "statefulset.kubernetes.io/pod-name".to_owned()
 }
 
-fn twenty_seconds() -> Duration {
-    Duration::from_secs(20)
+fn ninety_seconds() -> Duration {
+    Duration::from_secs(90)
 }
 
 impl KubernetesServiceConfig {
