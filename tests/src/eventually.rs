@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::unjudged::Waited;
 
@@ -32,6 +32,19 @@ pub fn eventually<T, E: std::fmt::Display>(
     }
 }
 
+/// Looks for as long as `time`, and fails as soon as `look` does.
+///
+/// # Errors
+/// The first of `look`, and when it came.
+pub fn holds(what: &str, time: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        look().with_context(|| format!("{what}: no more after {:.1} s", begin.elapsed().as_secs_f64()))?;
+        thread::sleep(TICK);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +57,18 @@ mod tests {
             if left == 0 { Ok("done") } else { Err(format!("{left} left")) }
         });
         assert_eq!(value.unwrap(), "done");
+    }
+
+    #[test]
+    fn what_holds_no_more_fails_at_once() {
+        let mut left = 3;
+        let ends = holds("it", Duration::from_secs(60), || {
+            left -= 1;
+            anyhow::ensure!(left > 0, "it ended");
+            Ok(())
+        });
+        assert_eq!((left, ends.unwrap_err().root_cause().to_string()), (0, "it ended".to_owned()));
+        holds("it", Duration::from_millis(50), || Ok(())).unwrap();
     }
 
     #[test]

@@ -46,7 +46,7 @@ mod switch;
 pub mod tap;
 mod unjudged;
 
-pub use eventually::eventually;
+pub use eventually::{eventually, holds};
 pub use export::Storage;
 pub use fault::Fault;
 pub use host::{Host, Output};

@@ -17,6 +17,7 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::{Acked, History, RecordId, SOCKET_TIMEOUT_MS};
+use crate::eventually;
 
 /// Numbers the writers of a story.
 static WRITERS: AtomicU32 = AtomicU32::new(1);
@@ -163,6 +164,19 @@ impl Writer {
             *acked.entry(record.partition).or_default() += 1;
         }
         acked
+    }
+
+    /// Waits until so many `more` records are acknowledged from now on.
+    ///
+    /// # Errors
+    /// When they are not after `limit`.
+    pub fn flows(&self, more: usize, limit: Duration) -> Result<()> {
+        let before = self.acked();
+        eventually("records to flow", limit, || {
+            let acked = self.acked() - before;
+            ensure!(acked >= more, "{acked} records acknowledged since");
+            Ok(())
+        })
     }
 
     /// How many records are with the client, not yet acknowledged.

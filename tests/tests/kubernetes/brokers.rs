@@ -24,18 +24,10 @@ fn three_brokers_in_pods_serve_a_producer() {
         log_dirs_are_shared(&kubernetes)?;
         kafka.create_topic("t", 3)?;
         let writer = kafka.write(WriteSpec::steady("t", 3, 100))?;
-        let flows = |more: usize| {
-            let before = writer.acked();
-            eventually("records to flow", PATIENCE, || {
-                let acked = writer.acked() - before;
-                ensure!(acked >= more, "{acked} records acknowledged since");
-                Ok(())
-            })
-        };
-        flows(500)?;
+        writer.flows(500, PATIENCE)?;
         a_node_stands_still(&kubernetes)?;
         a_kafka_is_killed(lab, &kubernetes)?;
-        flows(500)?;
+        writer.flows(500, PATIENCE)?;
         kafka.wait_complete(PATIENCE)?;
         let history = writer.stop()?;
         ensure!(history.failed.is_empty(), "the producer gave up on {:?}", history.failed);

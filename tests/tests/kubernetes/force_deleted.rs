@@ -73,11 +73,7 @@ fn a_force_deleted_broker_of_a_frozen_kubelet_runs_twice() {
         lab.note(format!("the node is not ready after {:.1} s", fault.elapsed().as_secs_f64()));
         let door = Door::plain(SocketAddr::from((pod.address()?, 9092)));
         Wire::connect(&door, Duration::from_secs(5))?.metadata().context("the broker does not answer")?;
-        let before = writer.acked();
-        eventually("records to flow", PATIENCE, || {
-            ensure!(writer.acked() > before + 200, "{} more", writer.acked() - before);
-            Ok(())
-        })?;
+        writer.flows(200, PATIENCE)?;
 
         // A person who believes that the node is dead.
         let watch = kafka.watch(VICTIM);

@@ -30,15 +30,7 @@ fn a_broker_whose_node_lost_power_stays_away() {
         let kafka = KubeKafka::start(lab, &kubernetes)?;
         kafka.create_topic("t", 3)?;
         let writer = kafka.write(WriteSpec::steady("t", 3, 100))?;
-        let flows = |more: usize| {
-            let before = writer.acked();
-            eventually("records to flow", PATIENCE, || {
-                let acked = writer.acked() - before;
-                ensure!(acked >= more, "{acked} records acknowledged since");
-                Ok(())
-            })
-        };
-        flows(500)?;
+        writer.flows(500, PATIENCE)?;
         let watch = kafka.watch(VICTIM);
         watch.wait("to be in sync", PATIENCE, e2e::kafka::Standing::is_complete)?;
         let pod = kubernetes.pod(&pod_of(VICTIM))?.context("no pod")?;
@@ -47,11 +39,11 @@ fn a_broker_whose_node_lost_power_stays_away() {
         node.host().power_off()?;
         watch.wait("to be gone", PATIENCE, |standing| !standing.listed)?;
         lab.note(format!("Kafka knows after {:.1} s", fault.elapsed().as_secs_f64()));
-        flows(500)?;
+        writer.flows(500, PATIENCE)?;
 
         alone(lab, &kubernetes, &pod, fault)?;
         ensure!(watch.now().is_some_and(|standing| !standing.listed), "broker {VICTIM} is back");
-        flows(500)?;
+        writer.flows(500, PATIENCE)?;
 
         // It takes a person, or the node itself.
         let back = Instant::now();
