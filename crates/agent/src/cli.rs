@@ -142,9 +142,12 @@ pub enum Command {
         /// The directory of the volume that both containers have: `broker_host.dir` of the agent
         #[arg(long, value_name = "PATH", default_value = "/run/understudy")]
         dir: PathBuf,
+        /// Only copy this program into that directory, as `understudy`, for Kafka's container to begin with
+        #[arg(long, conflicts_with = "command")]
+        install: bool,
         /// What starts Kafka in the foreground, with `{properties}` for the path of its configuration, such as
         /// `/opt/kafka/bin/kafka-server-start.sh {properties}`
-        #[arg(last = true, required = true, value_name = "COMMAND")]
+        #[arg(last = true, required_unless_present = "install", value_name = "COMMAND")]
         command: Vec<String>,
     },
     /// Bring this host back as a standby after it was fenced: checks, asks, LIFTS ITS FENCE

@@ -59,7 +59,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             return Ok(output::print_text(&definitions).map(|()| Exit::Done)?);
         }
         // Kafka's container has no configuration of ours.
-        Command::Enter { dir, command } => return enter::run(dir, command),
+        Command::Enter { dir, install: true, .. } => return enter::install(dir),
+        Command::Enter { dir, command, .. } => return enter::run(dir, command),
         // A broker host has no more of a configuration than this needs.
         Command::Guard { broker, wait, epoch, exec: false, .. } => {
             return block_on(guard::run(&cli.global, *broker, *wait, *epoch));

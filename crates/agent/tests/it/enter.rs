@@ -4,6 +4,8 @@
 mod pod;
 mod words;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use recovery::model::Epoch;
@@ -28,7 +30,7 @@ async fn kafka_waits_for_the_word_and_then_runs_as_the_containers_child() {
     // What the container has, Kafka has: its environment, and where its output goes.
     let properties = pod.path("shared/broker-1/server.properties");
     assert!(pod.log().contains(&format!("started {} of-the-image\n", properties.display())), "{}", pod.log());
-    let text = std::fs::read_to_string(properties).unwrap();
+    let text = fs::read_to_string(properties).unwrap();
     assert!(text.contains("node.id=1\n") && text.contains("epoch 1"), "{text}");
     assert!(driver.bytes_read(BROKER, pid(&note)).await.unwrap() > 0);
 
@@ -166,7 +168,7 @@ async fn children_that_lost_their_parent_are_taken_up() {
     until("output", async || (pod.starts() == 1).then_some(())).await;
     let log = pod.log();
     let orphan: i32 = log.lines().find_map(|line| line.strip_prefix("orphan ")).unwrap().parse().unwrap();
-    let stat = std::fs::read_to_string(format!("/proc/{orphan}/stat")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{orphan}/stat")).unwrap();
     let parent = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap();
     assert_eq!(parent, pod.pid().to_string(), "{stat}");
     pod.go();
@@ -227,6 +229,28 @@ fn what_it_is_called_with_is_told_at_once() {
     assert!(said.code == Some(1) && said.err.contains("another entry point lives"), "{said:?}");
 }
 
+#[test]
+fn an_init_container_puts_the_program_onto_the_volume() {
+    let pod = Pod::without_entry();
+    let (shared, program) = (pod.path("shared").display().to_string(), pod.path("shared/understudy"));
+    // Over one of before, which may be running.
+    fs::write(&program, "of before").unwrap();
+    for _ in 0..2 {
+        let said = pod.say(&["enter", "--dir", &shared, "--install"]);
+        assert!(said.code == Some(0) && said.out.is_empty() && said.err.is_empty(), "{said:?}");
+        assert!(fs::read(&program).unwrap() == fs::read(env!("CARGO_BIN_EXE_understudy")).unwrap());
+        assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(fs::read_dir(pod.path("shared")).unwrap().count(), 1);
+    }
+    let said = pod.say(&["enter", "--dir", "/no/such", "--install"]);
+    assert!(
+        said.code == Some(1) && said.err.contains("/no/such/understudy: mount there the volume"),
+        "{said:?}"
+    );
+    let said = pod.say(&["enter", "--install", "--", "/bin/sh", "{properties}"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+}
+
 async fn exited(driver: &dyn recovery::ports::BrokerHost) -> String {
     until("an exit", async || match driver.state(BROKER).await.unwrap() {
         ProcessState::Exited { why } => Some(why),
@@ -245,6 +269,6 @@ fn says(error: &StepError, part: &str) {
 async fn sidecar_that_is_killed() {
     let Some(root) = agent_of() else { return };
     let driver = pod::driver_in(&root);
-    std::fs::write(root.join("ready"), "").unwrap();
+    fs::write(root.join("ready"), "").unwrap();
     driver.start(BROKER, Epoch(1), &proof()).await.unwrap();
 }
