@@ -9,6 +9,7 @@ mod demo;
 mod docs;
 mod ec2_bed;
 mod fuzz;
+mod image;
 mod kafka;
 mod kubernetes_bed;
 mod nfs_bed;
@@ -44,6 +45,7 @@ enum Xtask {
     Sim(sim::Args),
     Fuzz(fuzz::Args),
     Conformance(conformance::Args),
+    Image(image::Args),
 }
 
 /// Exit codes: 0 all well, 1 something failed, 2 wrong usage or something is missing on this machine.
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Xtask::Chaos(args) => chaos::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Conformance(args) => conformance::run(&args).map(|()| ExitCode::SUCCESS),
+        Xtask::Image(args) => image::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Docs(args) => docs::run(&args).map(|()| ExitCode::SUCCESS),
         Xtask::Sim(args) => sim::run(&args).map(|()| ExitCode::SUCCESS),
     };

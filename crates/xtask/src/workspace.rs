@@ -57,8 +57,22 @@ impl Workspace {
     /// # Errors
     /// They do not compile.
     pub(crate) fn build_in(&self, target: &Path, packages: &[&str], profile: Profile) -> Result<Programs> {
+        self.build_with(target, packages, profile, &[])
+    }
+
+    /// The same, with variables that say how.
+    ///
+    /// # Errors
+    /// They do not compile.
+    pub(crate) fn build_with(
+        &self,
+        target: &Path,
+        packages: &[&str],
+        profile: Profile,
+        environment: &[(&str, String)],
+    ) -> Result<Programs> {
         let mut build = self.cargo("build");
-        build.env("CARGO_TARGET_DIR", target);
+        build.env("CARGO_TARGET_DIR", target).envs(environment.iter().map(|(name, value)| (name, value)));
         Self::programs(build, packages, profile)
     }
 
