@@ -167,13 +167,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_for_people_is_what_the_types_say() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/crd.yaml");
+    fn the_files_for_people_and_for_helm_are_what_the_types_say() {
         let ours = definitions_yaml().unwrap();
-        if std::env::var_os("UPDATE_EXPECTED").is_some() {
-            std::fs::write(file, &ours).unwrap();
+        for file in ["kubernetes/crd.yaml", "helm/understudy/crds/understudy.dev.yaml"] {
+            let file = format!("{}/../../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
+            if std::env::var_os("UPDATE_EXPECTED").is_some() {
+                std::fs::write(&file, &ours).unwrap();
+            }
+            let theirs = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(theirs == ours, "{file} is old: run this test with UPDATE_EXPECTED=1");
         }
-        let theirs = std::fs::read_to_string(file).unwrap_or_default();
-        assert!(theirs == ours, "{file} is old: run this test with UPDATE_EXPECTED=1");
     }
 }

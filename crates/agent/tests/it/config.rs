@@ -208,6 +208,23 @@ fn a_pod_of_kubernetes_means_what_it_says() {
 }
 
 #[test]
+fn the_charts_example_is_good_and_its_version_is_ours() {
+    let values = fs::read_to_string(root().join("deploy/helm/standby-values.yaml")).unwrap();
+    let (_, text) = values.split_once("\nconfig: |\n").unwrap();
+    let lines: Vec<&str> = text.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+    for pod in ["standby-a-0", "standby-b-0"] {
+        let text = lines.join("\n").replace("$(POD_NAME)", pod);
+        let config = Config::parse(Path::new("u.toml"), &text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.topology.here.0, pod);
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+    let chart = fs::read_to_string(root().join("deploy/helm/understudy/Chart.yaml")).unwrap();
+    for key in ["version", "appVersion"] {
+        assert!(chart.contains(&format!("\n{key}: {}\n", env!("CARGO_PKG_VERSION"))), "{key} in {chart}");
+    }
+}
+
+#[test]
 fn peers_and_canaries_mean_what_they_say() {
     let path = root().join("deploy/examples/standby.toml");
     let config = Config::load(&path).unwrap();
