@@ -22,6 +22,7 @@ mod shell;
 mod sim;
 mod speed;
 mod suite;
+mod terraform_bed;
 mod test;
 mod tools;
 mod workspace;

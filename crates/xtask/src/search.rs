@@ -152,6 +152,7 @@ impl Search {
             bed: Some(&self.bed),
             ec2: ec2_bed::ensure().ok(),
             kubernetes: None,
+            terraform: None,
             seed: Some(seed),
             pinned: false,
             outputs,

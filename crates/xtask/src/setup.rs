@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::preflight::{self, Missing, Scope};
 use crate::workspace::Workspace;
-use crate::{ec2_bed, kafka, kubernetes_bed, nfs_bed, tools};
+use crate::{ec2_bed, kafka, kubernetes_bed, nfs_bed, terraform_bed, tools};
 
 /// Get what the other commands need: packages (as root), Kafka and a simulated EC2; with `--tier`, what one part of the
 /// tests needs besides.
@@ -22,6 +22,8 @@ enum Tier {
     All,
     /// Kernel, disk image and server of the hosts on real NFS.
     Nfs,
+    /// OpenTofu; built with Go.
+    Ec2,
     /// A Kubernetes: API server, etcd, nodes; built with Go.
     Kubernetes,
     /// cargo-deny.
@@ -37,6 +39,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     eprintln!("ready: {}={}", ec2_bed::VARIABLE, ec2_bed::ensure()?.display());
     if matches!(args.tier, Some(Tier::All | Tier::Licences)) {
         eprintln!("ready: {}", tools::DENY.ensure(&Workspace::find()?)?.display());
+    }
+    match (args.tier, terraform_bed::obstacle()) {
+        (Some(Tier::Ec2), Some(why)) => return Err(Missing(format!("the EC2 tier: {why}")).into()),
+        (Some(Tier::All), Some(why)) => eprintln!("left out: Terraform: {why}"),
+        (Some(Tier::All | Tier::Ec2), None) => {
+            eprintln!("ready: {}={}", terraform_bed::VARIABLE, terraform_bed::ensure()?.display());
+        }
+        _ => {}
     }
     match (args.tier, nfs_bed::obstacle()) {
         (Some(Tier::Nfs), Some(why)) => return Err(Missing(format!("the NFS tier: {why}")).into()),

@@ -18,4 +18,5 @@ mod socket;
 mod standing_checks;
 mod storage_probe;
 mod surfaces;
+mod terraform;
 mod units;

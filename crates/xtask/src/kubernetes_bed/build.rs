@@ -47,8 +47,11 @@ fn unpack(staging: &Path, bed: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the compiler keeps takes gigabytes and goes with the staging area.
-fn compile(module: &Module, staging: &Path, bed: &Path) -> Result<()> {
+/// Builds the programs of a module into `bin` of `bed`. What the compiler keeps takes gigabytes and goes with the staging area.
+///
+/// # Errors
+/// A module cannot be had, or does not compile.
+pub(crate) fn compile(module: &Module, staging: &Path, bed: &Path) -> Result<()> {
     let source = staging.join(module.name);
     for (path, content) in module.files {
         let path = source.join(path);

@@ -6,7 +6,7 @@
 //!
 //! Nothing is installed on the machine. The directory appears by one rename, when it is complete.
 
-mod build;
+pub(crate) mod build;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,17 @@ pub(crate) const VARIABLE: &str = "UNDERSTUDY_KUBERNETES_BED";
 pub(crate) const HINT: &str =
     "not in the cache: `cargo xtask setup --tier kubernetes` builds it (once; ten minutes of two processors)";
 
-/// A Go module of ours: nothing but the versions of others, and what they resolve to.
-struct Module {
-    name: &'static str,
-    files: &'static [(&'static str, &'static str)],
+/// A Go module of ours: little but the versions of others, and what they resolve to.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// What its folder is called.
+    pub(crate) name: &'static str,
+    /// Path and content; the first is `go.mod`.
+    pub(crate) files: &'static [(&'static str, &'static str)],
     /// Linker flags that tell its programs their version.
-    version: &'static str,
+    pub(crate) version: &'static str,
     /// Program and package.
-    programs: &'static [(&'static str, &'static str)],
+    pub(crate) programs: &'static [(&'static str, &'static str)],
 }
 
 const CLUSTER: Module = Module {
@@ -161,9 +164,16 @@ fn directory(go: &str) -> String {
     format!("kubernetes-{:016x}", fnv1a(recipe.as_bytes()))
 }
 
-/// The version of the Go on the path, which must be as new as the modules want.
 fn go_version() -> Result<String> {
-    let wanted = MODULES.iter().filter_map(|module| wanted(module.files[0].1)).max().unwrap_or_default();
+    go_for("Kubernetes", &MODULES)
+}
+
+/// The version of the Go on the path, which must be as new as the `modules` of `what` want.
+///
+/// # Errors
+/// There is none, or it is too old.
+pub(crate) fn go_for(what: &str, modules: &[Module]) -> Result<String> {
+    let wanted = modules.iter().filter_map(|module| wanted(module.files[0].1)).max().unwrap_or_default();
     let install = || {
         let (major, minor, patch) = wanted;
         format!("install Go {major}.{minor}.{patch} or newer (https://go.dev/dl) and have `go` on the path")
@@ -174,11 +184,11 @@ fn go_version() -> Result<String> {
         .env("GOTOOLCHAIN", "local")
         .stdin(Stdio::null())
         .output();
-    let Ok(said) = asked else { bail!("there is no Go to build Kubernetes with: {}", install()) };
+    let Ok(said) = asked else { bail!("there is no Go to build {what} with: {}", install()) };
     let said = String::from_utf8_lossy(&said.stdout).trim().to_owned();
     match parse(said.strip_prefix("go").unwrap_or_default()) {
         Some(version) if version >= wanted => Ok(said),
-        _ => bail!("this machine's Go is {said:?}, which is too old to build Kubernetes: {}", install()),
+        _ => bail!("this machine's Go is {said:?}, which is too old to build {what}: {}", install()),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Test;
 use crate::bed::Bed;
-use crate::{ec2_bed, kubernetes_bed};
+use crate::{ec2_bed, kubernetes_bed, terraform_bed};
 
 /// Most tests wait for a clock or a socket: on two cores, six at once take half the time of two.
 const AT_ONCE: usize = 6;
@@ -63,6 +63,8 @@ pub(crate) struct Place<'a> {
     pub(crate) ec2: Option<PathBuf>,
     /// For tests on a Kubernetes: its programs.
     pub(crate) kubernetes: Option<PathBuf>,
+    /// For tests of Terraform's configurations: OpenTofu.
+    pub(crate) terraform: Option<PathBuf>,
     /// What property tests take their cases from and stories their moments; without it, always the same ones.
     pub(crate) seed: Option<u64>,
     /// Whether nothing that a person has set may make the run another one.
@@ -173,6 +175,9 @@ impl Place<'_> {
         }
         if let Some(kubernetes) = &self.kubernetes {
             command.env(kubernetes_bed::VARIABLE, kubernetes);
+        }
+        if let Some(terraform) = &self.terraform {
+            command.env(terraform_bed::VARIABLE, terraform);
         }
         if self.pinned {
             for name in CHOSEN_BY_HAND {

@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::{Report, Tally};
 use crate::workspace::Workspace;
-use crate::{kubernetes_bed, nfs_bed, speed};
+use crate::{kubernetes_bed, nfs_bed, speed, terraform_bed};
 
 pub(crate) use parts::is_plain;
 use parts::{Part, Runner};
@@ -44,6 +44,9 @@ enum Tier {
     Zookeeper,
     /// Every story on hosts with kernels of their own, and a real NFS server. As root.
     Nfs,
+    /// Tests of the drivers for EC2 and their stories on a simulated one, and Terraform's configuration. Builds OpenTofu if
+    /// need be, with Go.
+    Ec2,
     /// Tests of the Kubernetes drivers on a real API server, and every story on real nodes. As root; builds Kubernetes
     /// if need be, with Go.
     Kubernetes,
@@ -60,8 +63,8 @@ enum Tier {
 impl Args {
     fn parts(&self) -> Vec<Part> {
         use Part::{
-            Clippy, Conformance, Corners, DocTests, Format, GateStories, Kubernetes, KubernetesIfThere,
-            Licences, LicencesIfChanged, Marathon, Nfs, Seeds, Stories, Unit, ZooKeeper,
+            Clippy, Conformance, Corners, DocTests, Ec2, Format, GateStories, Kubernetes, KubernetesIfThere,
+            Licences, LicencesIfChanged, Marathon, Nfs, Seeds, Stories, Terraform, Unit, ZooKeeper,
         };
         const ALL: u64 = 20_000;
         if self.filter.is_some() {
@@ -72,6 +75,7 @@ impl Args {
                 Some(Tier::Corners) => vec![Corners],
                 Some(Tier::Zookeeper) => vec![ZooKeeper],
                 Some(Tier::Nfs) => vec![Nfs],
+                Some(Tier::Ec2) => vec![Terraform, Ec2],
                 Some(Tier::Kubernetes) => vec![Kubernetes],
                 Some(_) => Vec::new(),
             };
@@ -90,6 +94,7 @@ impl Args {
                 Marathon,
                 Corners,
                 ZooKeeper,
+                Terraform,
                 Nfs,
                 Kubernetes,
             ],
@@ -98,6 +103,7 @@ impl Args {
             Some(Tier::Corners) => vec![Corners],
             Some(Tier::Zookeeper) => vec![ZooKeeper],
             Some(Tier::Nfs) => vec![Nfs],
+            Some(Tier::Ec2) => vec![Terraform, Ec2],
             Some(Tier::Kubernetes) => vec![Kubernetes],
             Some(Tier::Simulation) => vec![Seeds(ALL)],
             Some(Tier::Marathon) => vec![Marathon],
@@ -112,6 +118,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let parts = args.parts();
     if let (Some(Tier::Nfs), Some(why)) = (args.tier, nfs_bed::obstacle()) {
         return Err(Missing(format!("the NFS tier cannot run here: {why}")).into());
+    }
+    if let (Some(Tier::Ec2), Some(why)) = (args.tier, terraform_bed::obstacle()) {
+        return Err(Missing(format!("the EC2 tier cannot run here: {why}")).into());
     }
     let kubernetes = || kubernetes_bed::nodes_obstacle().or_else(kubernetes_bed::obstacle);
     if let (Some(Tier::Kubernetes), Some(why)) = (args.tier, kubernetes()) {

@@ -13,13 +13,18 @@ use crate::preflight::{self, Scope};
 use crate::report::{Report, Tally};
 use crate::suite::{self, Outcome, Place, Test};
 use crate::workspace::{Programs, Workspace};
-use crate::{cache, chaos, conformance, ec2_bed, kafka, kubernetes_bed, nfs_bed, older, shell, sim, tools};
+use crate::{
+    cache, chaos, conformance, ec2_bed, kafka, kubernetes_bed, nfs_bed, older, shell, sim, terraform_bed,
+    tools,
+};
 
 /// The package whose tests ask an EC2.
 const AWS: &str = "crates/aws";
 
 /// What the stories begin with whose hosts are instances of an EC2.
 const ON_EC2: &str = "ec2::";
+/// What the tests begin with that OpenTofu judges.
+const ON_TERRAFORM: &str = "terraform::";
 /// The package whose tests ask a Kubernetes.
 const KUBERNETES: &str = "crates/kubernetes";
 /// The executable with the stories on Kubernetes, and the name of their part.
@@ -62,6 +67,10 @@ pub(super) enum Part {
     /// Some of the stories, on a cluster with ZooKeeper.
     ZooKeeper,
     Nfs,
+    /// The tests of Terraform's configuration; what judges it is built if need be.
+    Terraform,
+    /// The tests of the drivers for EC2, and their stories.
+    Ec2,
     /// The package's tests, and the stories; what they run on is built if need be.
     Kubernetes,
     /// The stories, if what they run on was built before.
@@ -71,8 +80,11 @@ pub(super) enum Part {
 impl Part {
     /// It needs Kafka, and hosts of its own.
     pub(super) fn takes_hosts(self) -> bool {
-        use Part::{Corners, GateStories, Kubernetes, KubernetesIfThere, Marathon, Nfs, Stories};
-        matches!(self, GateStories | Stories | Marathon | Corners | Nfs | Kubernetes | KubernetesIfThere)
+        use Part::{Corners, Ec2, GateStories, Kubernetes, KubernetesIfThere, Marathon, Nfs, Stories};
+        matches!(
+            self,
+            GateStories | Stories | Marathon | Corners | Nfs | Ec2 | Kubernetes | KubernetesIfThere
+        )
     }
 }
 
@@ -93,11 +105,13 @@ pub(super) struct Runner {
     ec2: Option<PathBuf>,
     /// Where the Kubernetes for tests is, once it was found or built.
     kubernetes: Option<PathBuf>,
+    /// Where OpenTofu is, once it was found or built.
+    terraform: Option<PathBuf>,
 }
 
 impl Runner {
     pub(super) fn new(workspace: Workspace, filter: Option<String>) -> Self {
-        Self { workspace, filter, built: None, bed: None, ec2: None, kubernetes: None }
+        Self { workspace, filter, built: None, bed: None, ec2: None, kubernetes: None, terraform: None }
     }
 
     pub(super) fn run(&mut self, part: Part, report: &mut Report) {
@@ -131,6 +145,8 @@ impl Runner {
             Part::Corners => self.corners(report),
             Part::ZooKeeper => self.zookeeper(report),
             Part::Nfs => self.nfs(report),
+            Part::Terraform => self.terraform(report),
+            Part::Ec2 => self.ec2(report),
             Part::Kubernetes => self.kubernetes(report),
             Part::KubernetesIfThere => {
                 let stories = |test: &Test| test.binary.target == KUBERNETES_STORIES;
@@ -214,6 +230,12 @@ impl Runner {
         if tests.iter().any(|test| test.binary.package == KUBERNETES) {
             self.find_kubernetes(report);
         }
+        if tests.iter().any(|test| test.path.starts_with(ON_TERRAFORM)) {
+            self.terraform = terraform_bed::there();
+            if self.terraform.is_none() {
+                report.skip("Terraform", terraform_bed::HINT);
+            }
+        }
         self.tell(report, "unit tests", false, tests);
     }
 
@@ -263,9 +285,10 @@ impl Runner {
     fn tell(&self, report: &mut Report, name: &'static str, on_the_bed: bool, tests: Vec<Test>) {
         let bed = self.bed.as_ref().and_then(Option::as_ref).filter(|_| on_the_bed);
         let (root, outputs) = (&self.workspace.root, self.workspace.root.join("target/tests"));
-        let (ec2, kubernetes) = (self.ec2.clone(), self.kubernetes.clone());
+        let (ec2, kubernetes, terraform) =
+            (self.ec2.clone(), self.kubernetes.clone(), self.terraform.clone());
         let pinned = self.filter.is_none();
-        let place = Place { root, bed, ec2, kubernetes, seed: None, pinned, outputs };
+        let place = Place { root, bed, ec2, kubernetes, terraform, seed: None, pinned, outputs };
         let mut ran = Vec::new();
         report.part(name, |tally| {
             ran = suite::run(&place, tests)?;
@@ -353,6 +376,38 @@ impl Runner {
         let hosts = report.part("NFS hosts", |_| preflight::ensure(Scope::Nfs).and_then(|()| bed.add_nfs()));
         if hosts.is_some() {
             self.stories(report, "NFS stories", nfs);
+        }
+    }
+
+    fn terraform(&mut self, report: &mut Report) {
+        if !self.wants(report, |test| test.path.starts_with(ON_TERRAFORM)) {
+            return;
+        }
+        if let Some(why) = terraform_bed::obstacle() {
+            report.skip("Terraform", why);
+            return;
+        }
+        self.terraform = report.part("OpenTofu", |_| terraform_bed::ensure());
+        if self.terraform.is_some() {
+            self.drivers(report, "Terraform", |test| test.path.starts_with(ON_TERRAFORM));
+        }
+    }
+
+    fn ec2(&mut self, report: &mut Report) {
+        self.drivers(report, "EC2 drivers", |test| test.binary.package == AWS);
+        self.stories(report, "EC2 stories", |test| {
+            test.binary.target == "stories" && test.path.starts_with(ON_EC2)
+        });
+    }
+
+    /// The tests without hosts that `select` wants.
+    fn drivers(&mut self, report: &mut Report, name: &'static str, select: impl Fn(&Test) -> bool) {
+        let built = self.built(report).map(|built| built.tests.clone()).unwrap_or_default();
+        let wanted = |test: &Test| !test.is_story() && select(test) && self.selected(test);
+        let tests: Vec<Test> = built.into_iter().filter(wanted).collect();
+        self.add_ec2(report, &tests);
+        if !tests.is_empty() {
+            self.tell(report, name, false, tests);
         }
     }
 
