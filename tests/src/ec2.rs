@@ -30,6 +30,8 @@ const VENV: &str = "UNDERSTUDY_EC2_BED";
 const POLICY: &str = include_str!("../../deploy/aws/iam-standby.json");
 /// The access key of every host.
 const KEY: &str = "STORY";
+/// What FSx knows the storage system by.
+const SVM: &str = "svm-0123456789abcdef0";
 /// How often hosts are made to follow. What EC2 tells of an instance waits for that.
 const TICK: Duration = Duration::from_millis(30);
 /// How long the simulator may take to answer the bed.
@@ -139,6 +141,34 @@ impl Ec2 {
         signal.insert("hosts".to_owned(), told.into());
         signal.insert("ec2".to_owned(), asked.into());
         config.insert("ec2_status".to_owned(), signal.into());
+    }
+
+    /// Has the storage system of a configuration found by FSx's API, in place of its address.
+    ///
+    /// # Errors
+    /// When EC2 does not answer, or no storage system is configured.
+    pub(crate) fn find_storage(&self, config: &mut Table) -> Result<()> {
+        let mut place = toml! { region = "eu-central-1" };
+        place.insert("svm".to_owned(), SVM.into());
+        place.insert("endpoint".to_owned(), format!("http://{}", self.cloud.at).into());
+        let mut named = None;
+        let fences = tables(config, "host").filter_map(|host| host.get_mut("fence")?.as_array_mut());
+        let mut logins: Vec<&mut Table> = fences.flatten().filter_map(login).collect();
+        logins.retain(|login| login.contains_key("url"));
+        for login in logins {
+            named = login.remove("url").or(named);
+            login.insert("fsx".to_owned(), place.clone().into());
+        }
+        for broker in tables(config, "broker") {
+            let grant = broker.get_mut("storage").and_then(|storage| storage.get_mut("grant"));
+            let Some(login) = grant.and_then(login) else { continue };
+            named = login.remove("url").or(named);
+            login.insert("fsx".to_owned(), place.clone().into());
+        }
+        let named = named.as_ref().and_then(|url| url.as_str()?.strip_prefix("https://"));
+        let management = named.context("no storage system is configured")?;
+        let svm = json!({"system": "fs-0123456789abcdef0", "name": "svm1", "management": management});
+        self.change(&json!({"svms": {SVM: svm}}))
     }
 
     /// Changes a part of its world, as the simulator's program describes.
@@ -303,6 +333,11 @@ fn boot(host: &Host) -> Result<()> {
     let mounted = host.run(&["mount", "-t", "sysfs", "sysfs", "/sys"])?;
     ensure!(mounted.code == 0, "{} has no /sys: {}", host.name(), mounted.stderr);
     Ok(())
+}
+
+/// How a fence or a grant reaches ONTAP.
+fn login(section: &mut toml::Value) -> Option<&mut Table> {
+    section.get_mut("ontap")?.as_table_mut()
 }
 
 fn simulate(artifacts: &Path) -> Result<(Child, u16)> {

@@ -491,6 +491,7 @@ fn agents(
         }
         if let (Some(ontap), Some(timeout)) = (ontap, setup.ontap) {
             ontap.configure(&mut config, host, timeout, setup.then_switched_off)?;
+            ec2.map_or(Ok(()), |ec2| ec2.find_storage(&mut config))?;
         }
         if setup.peers {
             let others = all.iter().filter(|other| other.name() != host.name());

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""An EC2 for tests: moto's wire, and rules of its own that are as strict as EC2's.
+"""An EC2 and an FSx for tests: moto's wire, and rules of its own that are as strict as EC2's.
 
 moto reads requests and writes answers by Amazon's own description of the API. Each rule and all state are here, because
-moto's EC2 is too kind: two interfaces keep one address there, and a stopped instance is stopped at once.
+moto's EC2 is too kind: two interfaces keep one address there, and a stopped instance is stopped at once. moto's FSx knows no
+storage virtual machines; what is asked and told of them here is held against Amazon's description of the API.
 
 Every access key has a world of its own, which a test lays by `PUT /world/KEY` and reads by `GET /world/KEY`:
 
@@ -10,7 +11,9 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}, checks (of the destination)
     tables      id -> vpc, routes {network: interface}, tags {...}
     instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class
-    faults      [{action, times, kind, ...}], see `Fault`
+    systems     id -> kind (ONTAP or another), management (the name of its endpoint)
+    svms        id -> system, name, lifecycle, management (the name of its endpoint; none while it is made), tags {...}
+    faults      [{action, times, kind, ...}], see `Server`
     deny        [action, ...] that the key may not do
     policy      of IAM, for the key: what it does not allow is denied
     remap       seconds until what Describe tells follows a change of addresses or routes
@@ -23,7 +26,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     effect      seconds until packets follow a change of addresses
     log         [{action, params, answer}], filled in here
 
-`POST /world/KEY` changes a part of it: subnets, interfaces, instances and tables by id, numbers, and
+`POST /world/KEY` changes a part of it: subnets, interfaces, instances, tables, systems and svms by id, numbers, and
 
     faults      more of them, after those that are there
     heal        no faults any more
@@ -49,9 +52,13 @@ import threading
 import time
 import urllib.parse
 
+import botocore.session
+from botocore.validate import ParamValidator
+from moto.core.exceptions import JsonRESTError
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import DryRunClientError, EC2ClientError
 from moto.ec2.responses import EC2Response
+from moto.fsx.responses import FSxResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -78,6 +85,8 @@ class World:
         self.interfaces = laid.get("interfaces", {})
         self.instances = laid.get("instances", {})
         self.tables = laid.get("tables", {})
+        self.systems = laid.get("systems", {})
+        self.svms = laid.get("svms", {})
         self.faults = laid.get("faults", [])
         self.deny = laid.get("deny", [])
         self.policy = laid.get("policy")
@@ -123,7 +132,7 @@ class World:
 
     def change(self, told):
         """Carries out what a test asks for."""
-        for name in ("subnets", "interfaces", "instances", "tables"):
+        for name in ("subnets", "interfaces", "instances", "tables", "systems", "svms"):
             for id, more in told.get(name, {}).items():
                 getattr(self, name).setdefault(id, {}).update(more)
         self.knobs |= {name: told[name] for name in KNOBS if name in told}
@@ -166,7 +175,7 @@ class Actions:
         world = world_of(self.headers.get("Authorization"))
         if world is None:
             raise Refused("AuthFailure", "AWS was not able to validate the provided access credentials")
-        if action in world.deny or not all(allows(world.policy, action, *one) for one in resources(world, of, ids)):
+        if action in world.deny or not all(allows(world.policy, f"ec2:{action}", *one) for one in resources(world, of, ids)):
             raise Refused("UnauthorizedOperation", "You are not authorized to perform this operation.")
         if has_dry_run and self._get_param("DryRun", False):
             raise DryRunClientError()
@@ -282,7 +291,78 @@ class Actions:
         return ActionResult({"StartingInstances": change(self, world, "pending", "running")})
 
 
-OURS = {"".join(word.capitalize() for word in name.split("_")) for name in vars(Actions) if not name.startswith("_")}
+class Fsx:
+    """What replaces moto's FSx. `self` is moto's reader of one request."""
+
+    def describe_storage_virtual_machines(self):
+        world, asked = Fsx.begin(self, "DescribeStorageVirtualMachines")
+        ids, filters = asked.get("StorageVirtualMachineIds", []), asked.get("Filters", [])
+        for id in ids:
+            if id not in world.svms:
+                raise JsonRESTError("StorageVirtualMachineNotFound", f"StorageVirtualMachine '{id}' does not exist.")
+        found = [(id, svm) for id, svm in world.svms.items() if not ids or id in ids]
+        found = [(id, svm) for id, svm in found if all(svm["system"] in wanted["Values"] for wanted in filters)]
+        start = int(asked.get("NextToken") or 0)
+        end = start + (world.knobs["page"] or 1000)
+        told = {"StorageVirtualMachines": [svm_of(id, svm) for id, svm in found[start:end]]}
+        return Fsx.told("DescribeStorageVirtualMachines", told | ({"NextToken": str(end)} if end < len(found) else {}))
+
+    def describe_file_systems(self):
+        world, asked = Fsx.begin(self, "DescribeFileSystems")
+        ids = asked.get("FileSystemIds", [])
+        for id in ids:
+            if id not in world.systems:
+                raise JsonRESTError("FileSystemNotFound", f"File system '{id}' does not exist.")
+        systems = [system_of(id, system) for id, system in world.systems.items() if not ids or id in ids]
+        return Fsx.told("DescribeFileSystems", {"FileSystems": systems})
+
+    def begin(self, action):
+        """What is asked. What Amazon's description does not have is refused."""
+        world = world_of(self.headers.get("Authorization"))
+        if world is None:
+            raise JsonRESTError("UnrecognizedClientException", "The security token included in the request is invalid.")
+        if action in world.deny or not allows(world.policy, f"fsx:{action}", "*", {}):
+            raise JsonRESTError("AccessDeniedException", f"User is not authorized to perform: fsx:{action}")
+        asked = json.loads(self.body)
+        wrong = ParamValidator().validate(asked, FSX.operation_model(action).input_shape)
+        if wrong.has_errors():
+            raise JsonRESTError("BadRequest", wrong.generate_report())
+        return world, asked
+
+    def told(action, told):
+        """An answer, which must be as Amazon describes it."""
+        wrong = ParamValidator().validate(told, FSX.operation_model(action).output_shape)
+        if wrong.has_errors():
+            raise ValueError(wrong.generate_report())
+        return json.dumps(told)
+
+
+def svm_of(id, svm):
+    told = {"StorageVirtualMachineId": id, "FileSystemId": svm["system"], "Name": svm["name"], "Subtype": "DEFAULT"}
+    told |= {"Lifecycle": svm.get("lifecycle", "CREATED"), "RootVolumeSecurityStyle": "UNIX"}
+    if svm.get("tags"):
+        told["Tags"] = [{"Key": key, "Value": value} for key, value in svm["tags"].items()]
+    if svm.get("management"):
+        endpoint = {"DNSName": svm["management"], "IpAddresses": ["10.20.0.50"]}
+        told["Endpoints"] = {name: endpoint for name in ("Iscsi", "Management", "Nfs")}
+    return told
+
+
+def system_of(id, system):
+    told = {"FileSystemId": id, "FileSystemType": system["kind"], "Lifecycle": "AVAILABLE"}
+    if system["kind"] == "ONTAP":
+        endpoints = {name: {"DNSName": system["management"]} for name in ("Intercluster", "Management")}
+        told["OntapConfiguration"] = {"DeploymentType": "SINGLE_AZ_1", "Endpoints": endpoints}
+    return told
+
+
+FSX = botocore.session.get_session().get_service_model("fsx")
+OURS = {
+    "".join(word.capitalize() for word in name.split("_"))
+    for service in (Actions, Fsx)
+    for name in vars(service)
+    if not name.startswith("_")
+}
 
 
 def resources(world, of, ids):
@@ -307,7 +387,7 @@ def allows(policy, action, name, tags):
             raise ValueError(f"a condition that is not known here: {conditions}")
         tag = lambda key: tags.get(key.removeprefix("aws:ResourceTag/")) if key.startswith("aws:ResourceTag/") else None
         if (
-            any(fnmatch.fnmatchcase(f"ec2:{action}", wanted) for wanted in listed(statement["Action"]))
+            any(fnmatch.fnmatchcase(action, wanted) for wanted in listed(statement["Action"]))
             and any(fnmatch.fnmatchcase(name, wanted) for wanted in listed(statement["Resource"]))
             and all(tag(key) in listed(value) for key, value in conditions.get("StringEquals", {}).items())
         ):
@@ -448,16 +528,18 @@ class Server:
         body = env["wsgi.input"].read(int(env.get("CONTENT_LENGTH") or 0))
         env["wsgi.input"] = io.BytesIO(body)
         params = dict(urllib.parse.parse_qsl(body.decode()))
-        action, world = params.get("Action", ""), world_of(env.get("HTTP_AUTHORIZATION"))
+        # EC2's calls are forms, FSx's are JSON.
+        action = params.get("Action") or env.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+        world = world_of(env.get("HTTP_AUTHORIZATION"))
         with LOCK:
             fault = world.fault(action) if world else None
-        if world and action not in OURS and not allows(world.policy, action, "*", {}):
+        if world and action not in OURS and not allows(world.policy, f"ec2:{action}", "*", {}):
             fault = {"kind": "refuse", "code": "UnauthorizedOperation", "status": "403 Forbidden"}
         kind = fault["kind"] if fault else None
         if kind == "delay":
             time.sleep(fault["seconds"])
         if kind == "refuse":
-            return self.answer(start, world, action, params, *refusal(fault))
+            return self.answer(start, world, action, params, *refusal(fault, "HTTP_X_AMZ_TARGET" in env))
         answered = {}
         with LOCK:
             keep = lambda status, headers, *_: answered.update(status=status, headers=headers)
@@ -519,8 +601,11 @@ class Server:
         return [content]
 
 
-def refusal(fault):
+def refusal(fault, as_json):
     code, status = fault["code"], fault.get("status", "400 Bad Request")
+    if as_json:
+        content = json.dumps({"__type": code, "message": "by the test"}).encode()
+        return status, [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(content)))], content
     error = f"<Error><Code>{code}</Code><Message>by the test</Message></Error>"
     content = f"<Response><Errors>{error}</Errors><RequestID>test</RequestID></Response>".encode()
     return status, [("Content-Type", "text/xml"), ("Content-Length", str(len(content)))], content
@@ -536,9 +621,10 @@ def steal(world, fault):
 
 
 def main():
-    for name, method in vars(Actions).items():
-        if not name.startswith("_") and name not in ("begin", "ordered"):
-            setattr(EC2Response, name, method)
+    for reader, actions in ((EC2Response, Actions), (FSxResponse, Fsx)):
+        for name, method in vars(actions).items():
+            if not name.startswith("_") and name not in ("begin", "ordered", "told"):
+                setattr(reader, name, method)
     server = make_server(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, Server(), threaded=True)
     print(server.port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()

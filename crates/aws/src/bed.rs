@@ -1,4 +1,4 @@
-//! The strict EC2 of `bed/strict_ec2.py`, one process for all tests, and a world of its own for each of them.
+//! The strict EC2 and FSx of `bed/strict_ec2.py`, one process for all tests, and a world of its own for each of them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -93,6 +93,11 @@ impl World {
             region: Some("eu-central-1".to_owned()),
             endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
         }
+    }
+
+    /// The access key of this world.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
     }
 
     /// Gives a driver a client of its own, with the key of this world.

@@ -5,13 +5,13 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use aws_config::BehaviorVersion;
 use aws_config::imds;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::config::Region;
+use aws_sdk_ec2::config::{Credentials, Region};
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_http_client::tls;
 use recovery::ports::BoxError;
@@ -56,20 +56,7 @@ impl Ec2Config {
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
     pub fn build(self) -> Result<Ec2, Vec<String>> {
-        let mut problems = Vec::new();
-        if let Some(region) = &self.region
-            && (region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'))
-        {
-            problems
-                .push(format!("ec2.region: `{region}` is not the name of a region, such as eu-central-1"));
-        }
-        let is_url = |url: &str| {
-            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
-        };
-        if let Some(endpoint) = self.endpoint.as_deref().filter(|url| !is_url(url)) {
-            problems.push(format!("ec2.endpoint: `{endpoint}` does not begin with https:// or http://"));
-        }
+        let problems = self.problems("ec2");
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -85,6 +72,27 @@ impl Ec2Config {
 }
 
 impl Ec2Config {
+    /// Every bad value, as `section.key: what is wrong`.
+    pub(crate) fn problems(&self, section: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let Some(region) = &self.region
+            && (region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'))
+        {
+            problems.push(format!(
+                "{section}.region: `{region}` is not the name of a region, such as eu-central-1"
+            ));
+        }
+        let is_url = |url: &str| {
+            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+        };
+        if let Some(endpoint) = self.endpoint.as_deref().filter(|url| !is_url(url)) {
+            problems
+                .push(format!("{section}.endpoint: `{endpoint}` does not begin with https:// or http://"));
+        }
+        problems
+    }
+
     fn client(&self) -> Arc<Lazy> {
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|_, client| client.strong_count() > 0);
@@ -154,34 +162,40 @@ impl Ec2 {
     }
 
     async fn connect(&self) -> Result<Client, Fault> {
-        let http = aws_smithy_http_client::Builder::new()
-            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-            .build_https();
-        let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS).with_max_backoff(PAUSE);
-        let timeouts =
-            TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(ATTEMPT).build();
-        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
-            .http_client(http)
-            .retry_config(retries)
-            .timeout_config(timeouts);
-        if let Some(region) = &self.config.region {
-            loader = loader.region(Region::new(region.clone()));
-        }
-        if let Some(endpoint) = &self.config.endpoint {
-            loader = loader.endpoint_url(endpoint.clone());
-        }
         #[cfg(test)]
-        if let Some(key) = &self.key {
-            let credentials =
-                aws_sdk_ec2::config::Credentials::new(key.as_str(), "secret", None, None, "tests");
-            loader = loader.credentials_provider(credentials);
-        }
-        let config = loader.load().await;
-        if config.region().is_none() {
-            return Err(Fault::NoRegion);
-        }
-        Ok(Client::new(&config))
+        let key = self.key.as_deref();
+        #[cfg(not(test))]
+        let key = None;
+        Ok(Client::new(&sdk_config(&self.config, key).await?))
     }
+}
+
+/// What a client of one of AWS's services is made of. `key`: the access key of a test, instead of the default chain.
+pub(crate) async fn sdk_config(service: &Ec2Config, key: Option<&str>) -> Result<SdkConfig, Fault> {
+    let http = aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+        .build_https();
+    let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS).with_max_backoff(PAUSE);
+    let timeouts =
+        TimeoutConfig::builder().connect_timeout(CONNECT).operation_attempt_timeout(ATTEMPT).build();
+    let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .http_client(http)
+        .retry_config(retries)
+        .timeout_config(timeouts);
+    if let Some(region) = &service.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    if let Some(endpoint) = &service.endpoint {
+        loader = loader.endpoint_url(endpoint.clone());
+    }
+    if let Some(key) = key {
+        loader = loader.credentials_provider(Credentials::new(key, "secret", None, None, "tests"));
+    }
+    let config = loader.load().await;
+    if config.region().is_none() {
+        return Err(Fault::NoRegion);
+    }
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -34,6 +34,18 @@ pub(crate) enum Fault {
 /// `DryRun` answers so where the call would have been allowed.
 pub(crate) const DRY_RUN: &str = "DryRunOperation";
 
+/// Whose call it was.
+pub(crate) struct Service {
+    name: &'static str,
+    /// What its actions begin with in a policy.
+    action: &'static str,
+    /// The section of the configuration that says where it is asked.
+    section: &'static str,
+}
+
+pub(crate) const EC2: Service = Service { name: "EC2", action: "ec2", section: "ec2" };
+pub(crate) const FSX: Service = Service { name: "FSx", action: "fsx", section: "ontap.fsx" };
+
 /// EC2 is busy or ill: the same call may do later. (`code` as in EC2's list of error codes.)
 const PASSING: [&str; 8] = [
     "RequestLimitExceeded",
@@ -85,25 +97,30 @@ impl Fault {
 
     /// What is wrong, and what to do about it. `call`: the API's name of the call, such as `StopInstances`.
     pub(crate) fn words(&self, call: &str, ec2: &Ec2) -> String {
-        let region = ec2.region();
+        self.told(call, &EC2, &ec2.region())
+    }
+
+    /// The same of another service's call.
+    pub(crate) fn told(&self, call: &str, service: &Service, region: &str) -> String {
+        let Service { name, section, .. } = service;
         match self {
-            Self::Said { code, message } => match remedy(code, call, &region) {
-                Some(remedy) => format!("EC2 refused {call} ({code}): {remedy}"),
-                None => format!("EC2 refused {call} ({code}): {message}"),
+            Self::Said { code, message } => match remedy(code, call, service, region) {
+                Some(remedy) => format!("{name} refused {call} ({code}): {remedy}"),
+                None => format!("{name} refused {call} ({code}): {message}"),
             },
             Self::Mute { source } => {
                 let why = chain(source.as_ref());
                 format!(
-                    "EC2 in {region} did not answer {call} ({why}): look whether this host reaches it, and has credentials (a \
+                    "{name} in {region} did not answer {call} ({why}): look whether this host reaches it, and has credentials (a \
                      role of the instance, or AWS_PROFILE)"
                 )
             }
             Self::Late { limit } => format!(
-                "EC2 in {region} did not answer {call} within {limit:?}: look whether this host reaches its endpoint, and the \
+                "{name} in {region} did not answer {call} within {limit:?}: look whether this host reaches its endpoint, and the \
                  metadata service for its credentials (in a container it takes a hop limit of 2)"
             ),
             Self::NoRegion => {
-                "nothing says which region to ask: set ec2.region (such as eu-central-1)".to_owned()
+                format!("nothing says which region to ask: set {section}.region (such as eu-central-1)")
             }
         }
     }
@@ -123,10 +140,11 @@ impl Fault {
 }
 
 /// What a code means, where EC2's own words do not say what to do.
-fn remedy(code: &str, call: &str, region: &str) -> Option<String> {
+fn remedy(code: &str, call: &str, service: &Service, region: &str) -> Option<String> {
+    let Service { action, section, .. } = service;
     Some(match code {
         "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
-            format!("its credentials do not allow ec2:{call}; add it to the policy of this host's role")
+            format!("its credentials do not allow {action}:{call}; add it to the policy of this host's role")
         }
         "AuthFailure" | "InvalidClientTokenId" | "UnrecognizedClientException" => format!(
             "it does not accept the credentials in {region}: look at the region, at the role of this instance, and at the \
@@ -139,12 +157,18 @@ fn remedy(code: &str, call: &str, region: &str) -> Option<String> {
         "ExpiredToken" | "ExpiredTokenException" => {
             "the credentials have expired: renew them, or use a role of this instance".to_owned()
         }
-        "OptInRequired" => format!("the account has no access to the region {region}: correct ec2.region"),
+        "OptInRequired" => format!("the account has no access to the region {region}: correct {section}.region"),
         "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed" => {
             format!("there is no such instance in {region}: correct instance.id or ec2.region")
         }
         "InvalidNetworkInterfaceID.NotFound" | "InvalidNetworkInterfaceId.Malformed" => {
             format!("there is no such interface in {region}: correct `network_interface` or ec2.region")
+        }
+        "StorageVirtualMachineNotFound" => {
+            format!("there is no such SVM in {region}: correct {section}.svm or {section}.region")
+        }
+        "FileSystemNotFound" => {
+            format!("there is no such file system in {region}: correct {section}.file_system or {section}.region")
         }
         "PrivateIpAddressLimitExceeded" => {
             "the interface has as many addresses as its instance type allows: remove one, or use a larger type".to_owned()

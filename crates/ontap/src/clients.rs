@@ -129,7 +129,7 @@ impl OntapClientsConfig {
         watched: &[Watched],
         hosts: &BTreeMap<IpAddr, HostName>,
     ) -> Result<Vec<OntapClients>, Vec<String>> {
-        let mut signals: BTreeMap<(&str, Option<&str>, &str), OntapClients> = BTreeMap::new();
+        let mut signals: BTreeMap<(String, Option<&str>, &str), OntapClients> = BTreeMap::new();
         let mut problems = Vec::new();
         for one in watched {
             let login = match Login::of(&one.ontap) {
@@ -139,7 +139,7 @@ impl OntapClientsConfig {
                     continue;
                 }
             };
-            let place = (one.ontap.url.as_str(), one.ontap.user.as_deref(), one.svm.as_str());
+            let place = (one.ontap.place(), one.ontap.user.as_deref(), one.svm.as_str());
             let signal = signals.entry(place).or_insert_with(|| OntapClients {
                 config: self.clone(),
                 login,
@@ -371,7 +371,7 @@ impl OntapClients {
         if let Some((seen, before)) = before {
             // By the clock of this process, which a takeover has too.
             let after = Instant::now().checked_sub(at.since(seen)).unwrap_or_else(Instant::now);
-            moves::keep((self.login.url(), &self.svm), &before, &now, after);
+            moves::keep((self.login.name(), &self.svm), &before, &now, after);
         }
         let mut moves = lock(&self.moves);
         moves.last = Some((at, now));

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use aws::FsxConfig;
 use ontap_client::{Auth, Client, Fingerprint, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,6 +12,9 @@ use serde::Deserialize;
 use drivers::certificate::CertificateFile;
 use drivers::off_path::off_path;
 use recovery::ports::BoxError;
+
+/// How long FSx may take to tell where an SVM is managed; it is asked once.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long reading the files may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -22,8 +26,13 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OntapConfig {
-    /// The address of its management LIF, such as `https://cluster1-mgmt`; ONTAP 9.12.1 or newer.
-    pub url: String,
+    /// The address of its management LIF, such as `https://cluster1-mgmt`; ONTAP 9.12.1 or newer. It takes one of `url`
+    /// and `fsx`.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Which ONTAP of Amazon FSx it is, in place of an address: AWS's API tells that.
+    #[serde(default)]
+    pub fsx: Option<FsxConfig>,
     /// The account. It needs the application `http`, and a role as `docs/ontap.md` lists it for the fence.
     #[serde(default)]
     pub user: Option<String>,
@@ -47,6 +56,16 @@ pub struct OntapConfig {
 }
 
 impl OntapConfig {
+    /// Where it is, for people to read, and to compare: as `url` has it, or what FSx knows it by.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (&self.url, &self.fsx) {
+            (Some(url), _) => url.trim_end_matches('/').to_owned(),
+            (None, Some(fsx)) => format!("{fsx} of FSx"),
+            (None, None) => String::new(),
+        }
+    }
+
     /// The files with certificates.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
         let authorities = self.ca.iter().map(|file| CertificateFile::authorities(file));
@@ -80,9 +99,17 @@ impl Stamp {
 /// Who to be, and whom to trust. Paths only: secrets are read anew for every act.
 #[derive(Debug, Clone)]
 pub(crate) struct Login {
-    url: String,
+    /// [`OntapConfig::place`].
+    name: String,
+    place: Place,
     trust: Trust,
     account: Account,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Url(String),
+    Fsx(FsxConfig),
 }
 
 #[derive(Debug, Clone)]
@@ -101,7 +128,8 @@ enum Account {
 impl Login {
     /// What is configured, or what is wrong with it, as `key: what is wrong`.
     pub(crate) fn of(config: &OntapConfig) -> Result<Self, Vec<String>> {
-        let mut problems = url_problem(&config.url).into_iter().collect::<Vec<_>>();
+        let mut problems = Vec::new();
+        let place = place(config).map_err(|said| problems.extend(said));
         let files = [
             ("ca", &config.ca),
             ("password_file", &config.password_file),
@@ -116,22 +144,28 @@ impl Login {
         }
         let trust = trust(config).map_err(|why| problems.push(why));
         let account = account(config).map_err(|why| problems.push(why));
-        match (trust, account, problems.is_empty()) {
-            (Ok(trust), Ok(account), true) => Ok(Self { url: config.url.clone(), trust, account }),
+        match (place, trust, account, problems.is_empty()) {
+            (Ok(place), Ok(trust), Ok(account), true) => {
+                Ok(Self { name: config.place(), place, trust, account })
+            }
             _ => Err(problems),
         }
     }
 
     /// Where ONTAP is, as configured.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Reads the files and makes a client. Connects to nothing yet.
+    /// Finds out where it is managed, the first time, reads the files and makes a client. Connects to no ONTAP yet.
     pub(crate) async fn client(&self, deadline: Duration) -> Result<Client, BoxError> {
+        let url = match &self.place {
+            Place::Url(url) => url.clone(),
+            Place::Fsx(fsx) => format!("https://{}", fsx.management(FIND_LIMIT.min(deadline)).await?),
+        };
         let login = self.clone();
-        let what = format!("reading the login for {}", self.url);
-        off_path(&what, READ_LIMIT, move || login.load(deadline)).await?
+        let what = format!("reading the login for {}", self.name);
+        off_path(&what, READ_LIMIT, move || login.load(&url, deadline)).await?
     }
 
     /// What the files with the secrets are like now. One that hangs is as one that cannot be read.
@@ -145,12 +179,12 @@ impl Login {
             let found = fs::metadata(file).ok()?;
             Some((found.len(), found.modified().ok()?))
         };
-        let what = format!("looking at the secrets for {}", self.url);
+        let what = format!("looking at the secrets for {}", self.name);
         let stamps = off_path(&what, READ_LIMIT, move || files.iter().map(of).collect()).await;
         Stamp(stamps.unwrap_or_else(|_| vec![None; count]))
     }
 
-    fn load(&self, deadline: Duration) -> Result<Client, BoxError> {
+    fn load(&self, url: &str, deadline: Duration) -> Result<Client, BoxError> {
         let tls = match &self.trust {
             Trust::System => Tls::SystemRoots,
             Trust::Ca(file) => Tls::PrivateCa { pem: read(file)? },
@@ -167,8 +201,22 @@ impl Login {
                 Auth::Certificate { chain_pem: read(chain)?, key_pem: read(key)?.into() }
             }
         };
-        let builder = Client::builder(&self.url, auth).tls(tls).deadline(deadline).app("understudy");
+        let builder = Client::builder(url, auth).tls(tls).deadline(deadline).app("understudy");
         Ok(builder.build()?)
+    }
+}
+
+fn place(config: &OntapConfig) -> Result<Place, Vec<String>> {
+    match (&config.url, &config.fsx) {
+        (Some(url), None) => {
+            url_problem(url).map_or_else(|| Ok(Place::Url(url.clone())), |why| Err(vec![why]))
+        }
+        (None, Some(fsx)) => {
+            let problems: Vec<_> = fsx.problems().into_iter().map(|why| format!("ontap.{why}")).collect();
+            if problems.is_empty() { Ok(Place::Fsx(fsx.clone())) } else { Err(problems) }
+        }
+        (Some(_), Some(_)) => Err(vec!["ontap.fsx: there is a url as well; choose one of them".to_owned()]),
+        (None, None) => Err(vec!["ontap.url: is missing; on FSx for ONTAP `fsx` will do".to_owned()]),
     }
 }
 

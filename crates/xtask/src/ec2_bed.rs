@@ -12,7 +12,8 @@ use crate::{cache, conformance, shell};
 
 const REQUIREMENTS: &str = include_str!("../../aws/bed/requirements.txt");
 /// What the simulator imports, so that an environment that can is one that serves.
-const IMPORTS: &str = "import moto.ec2.responses, moto.moto_server.werkzeug_app, werkzeug.serving";
+const IMPORTS: &str =
+    "import moto.ec2.responses, moto.fsx.responses, moto.moto_server.werkzeug_app, werkzeug.serving";
 /// By which tests find it.
 pub(crate) const VARIABLE: &str = "UNDERSTUDY_EC2_BED";
 

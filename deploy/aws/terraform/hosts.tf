@@ -34,7 +34,7 @@ locals {
     bootstrap   = [for b in local.brokers : "${b.address}:9092"]
     controllers = [for c in values(local.controllers) : "${c.id}@${c.address}:9093"]
     svm         = aws_fsx_ontap_storage_virtual_machine.kafka.name
-    management  = local.endpoint.management[0].dns_name
+    svm_id      = aws_fsx_ontap_storage_virtual_machine.kafka.id
     nfs         = local.endpoint.nfs[0].dns_name
   }) }
 

@@ -125,6 +125,9 @@ fn ec2_host_dies() {
             let (id, order) = (&call["params"]["InstanceId.1"], &call["params"]["DryRun"]);
             ensure!(*id == instance(&victim) || *order == "true", "another instance was to stop: {call}");
         }
+        // Where the storage is managed FSx has told: once to each process, that of `check` and that of the agent.
+        let asked = cloud.calls("DescribeStorageVirtualMachines")?.len();
+        ensure!((1..=2).contains(&asked), "FSx was asked {asked} times");
         let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;
         for word in
             ["ontap_export", "moved to eni-", "no other interface has it", ":9092 answers it", "recovered"]

@@ -100,12 +100,12 @@ fn uncovered(
             format!("make ontap_export the first [[host.fence]] of {host}; further ones are tried after it");
         return Some((key.to_owned(), reason, remedy));
     };
-    let same_place = grant.ontap.url.trim_end_matches('/') == rung.ontap.url.trim_end_matches('/')
-        && grant.svm == rung.svm;
+    let same_place = grant.ontap.place() == rung.ontap.place() && grant.svm == rung.svm;
     if !same_place {
         let reason =
-            format!("is for another url or svm than the fence of {host}, which broker {id} may run on");
-        let remedy = "give both the same url and svm; brokers on several SVMs need standbys of their own";
+            format!("is for another ONTAP or svm than the fence of {host}, which broker {id} may run on");
+        let remedy =
+            "give both the same url (or fsx) and svm; brokers on several SVMs need standbys of their own";
         return Some((key.to_owned(), reason, remedy.to_owned()));
     }
     let missing: Vec<&str> =

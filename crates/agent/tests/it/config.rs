@@ -360,7 +360,11 @@ fn a_proof_by_export_rules_speaks_of_every_broker_that_may_run_there() {
             "broker[0].storage.grant.volumes",
             "kafka02: not among",
         ),
-        ([before, &grant.replace("svm1", "svm2")].concat(), "broker[0].storage.grant", "another url or svm"),
+        (
+            [before, &grant.replace("svm1", "svm2")].concat(),
+            "broker[0].storage.grant",
+            "another ONTAP or svm",
+        ),
         (swapped, "broker[0].storage.grant", "kafka-1, which stays in the rule"),
         (other, "broker[0].storage.grant.volumes", "the fence of standby-2 denies"),
         (

@@ -133,7 +133,7 @@ impl OntapGrant {
         let client = self.0.client(&purpose).await.ok()?.within(GRACE_LIMIT);
         let (svm, volumes) = (&self.0.svm, self.0.volumes.iter().map(String::as_str).collect::<Vec<_>>());
         let (places, grace) = tokio::join!(moves::places(&client, svm, &volumes), moves::grace(&client, svm));
-        places.ok()?.grace((self.0.login.url(), svm), grace)
+        places.ok()?.grace((self.0.login.name(), svm), grace)
     }
 
     /// Ensures that this host is let in no more. Whoever else is let in stays so.

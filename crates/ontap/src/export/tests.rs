@@ -73,7 +73,8 @@ async fn with(volumes: usize, change: impl FnOnce(&mut OntapExportConfig)) -> Si
     password.write_all(b"secret\n").unwrap();
     let mut config = OntapExportConfig {
         ontap: OntapConfig {
-            url: fake.url(),
+            url: Some(fake.url()),
+            fsx: None,
             user: Some("admin".to_owned()),
             password_file: Some(password.path().to_owned()),
             certificate: None,
@@ -507,4 +508,30 @@ fn bad_values_are_named_together() {
         assert!(!format!("{problems:?}").contains("hunter2"), "{problems:?}");
     }
     assert!(toml::from_str::<OntapExportConfig>(&format!("{text}\nword = 1")).is_err());
+}
+
+/// An address, or what FSx knows it by: one of them.
+#[test]
+fn an_ontap_of_fsx_needs_no_address() {
+    let config = |place: &str| {
+        let text = format!(
+            "svm = \"svm1\"\nvolumes = [\"kafka01\"]\naddresses = [\"10.0.0.101\"]\n[ontap]\n{place}\nuser = \"vsadmin\"\n\
+             password_file = \"/etc/understudy/ontap.password\""
+        );
+        toml::from_str::<OntapExportConfig>(&text).unwrap()
+    };
+    let fsx = "fsx = { svm = \"svm-0123456789abcdef0\", region = \"eu-central-1\" }";
+    let good = config(fsx);
+    assert_eq!(good.ontap.place(), "svm-0123456789abcdef0 of FSx");
+    good.build().unwrap();
+    for (place, problem) in [
+        ("", "ontap.url: is missing; on FSx for ONTAP `fsx` will do"),
+        (
+            &format!("url = \"https://cluster1\"\n{fsx}"),
+            "ontap.fsx: there is a url as well; choose one of them",
+        ),
+        ("fsx = {}", "ontap.fsx: give one of svm, tag and file_system"),
+    ] {
+        assert_eq!(config(place).build().unwrap_err(), [problem], "{place}");
+    }
 }

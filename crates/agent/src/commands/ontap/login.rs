@@ -86,7 +86,8 @@ fn named(config: &Config) -> Vec<(OntapConfig, String)> {
 fn given(options: &Provision, url: &str) -> Result<OntapConfig, UsageError> {
     let absolute = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
     Ok(OntapConfig {
-        url: url.to_owned(),
+        url: Some(url.to_owned()),
+        fsx: None,
         user: options.user.clone(),
         password_file: absolute(&options.password_file)?,
         certificate: None,

@@ -21,9 +21,9 @@ const TRANSFER_BYTES: u32 = 262_144;
 /// Everything about one SVM and its brokers' volumes.
 pub(crate) fn judge(site: &Site, facts: &Facts) -> Vec<Finding> {
     let svm = &site.svm;
-    let mut system = Notes::on(About { ontap: Some(site.ontap.url.clone()), ..About::default() });
+    let mut system = Notes::on(About { ontap: Some(site.ontap.place()), ..About::default() });
     release(&mut system, facts);
-    let about = About { ontap: Some(site.ontap.url.clone()), svm: Some(svm.clone()), ..About::default() };
+    let about = About { ontap: Some(site.ontap.place()), svm: Some(svm.clone()), ..About::default() };
     let mut notes = Notes::on(about.clone());
     match &facts.service {
         Ok(service) => self::service(&mut notes, svm, service.as_ref()),

@@ -82,7 +82,8 @@ pub(super) async fn run(global: &Global, options: &Provision) -> anyhow::Result<
     // The answer alone belongs to standard output.
     report.plan.iter().for_each(say);
     let count = report.plan.iter().filter(|item| item.act.is_some()).count();
-    if !options.yes && !agreed(&format!("Do these {count} steps in {} at {}?", wanted.svm, login.ontap.url))?
+    if !options.yes
+        && !agreed(&format!("Do these {count} steps in {} at {}?", wanted.svm, login.ontap.place()))?
     {
         say("not done");
         return Ok(Exit::Held);

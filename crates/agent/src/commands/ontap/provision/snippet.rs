@@ -37,6 +37,22 @@ pub(super) fn snippet(wanted: &Wanted, ontap: &OntapConfig, facts: &Facts) -> St
     text
 }
 
+/// Where the storage is managed, as a line of the configuration.
+fn place(ontap: &OntapConfig) -> String {
+    let Some(fsx) = &ontap.fsx else {
+        return format!("url = {}", quoted(ontap.url.as_deref().unwrap_or_default()));
+    };
+    let keys = [
+        ("svm", &fsx.svm),
+        ("tag", &fsx.tag),
+        ("file_system", &fsx.file_system),
+        ("region", &fsx.region),
+        ("endpoint", &fsx.endpoint),
+    ];
+    let set = keys.iter().filter_map(|(key, value)| Some(format!("{key} = {}", quoted(value.as_ref()?))));
+    format!("fsx = {{ {} }}", set.collect::<Vec<_>>().join(", "))
+}
+
 fn write_broker(
     text: &mut String,
     wanted: &Wanted,
@@ -57,7 +73,7 @@ fn write_broker(
     writeln!(text, "\n[broker.storage.grant]\nsvm = {}", quoted(&wanted.svm))?;
     writeln!(text, "volumes = [{}]", volumes.join(", "))?;
     writeln!(text, "addresses = [] # fill in: every address by which THIS standby mounts them")?;
-    writeln!(text, "\n[broker.storage.grant.ontap]\nurl = {}", quoted(&ontap.url))?;
+    writeln!(text, "\n[broker.storage.grant.ontap]\n{}", place(ontap))?;
     writeln!(
         text,
         "# This account has made the volumes; one for fencing needs fewer rights (docs/ontap.md)."

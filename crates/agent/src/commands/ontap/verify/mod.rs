@@ -112,7 +112,7 @@ fn question(place: &Place, aggregate: &str) -> String {
          delete \
          them?",
         place.svm,
-        place.fence.url,
+        place.fence.place(),
         name = scratch::NAME
     )
 }

@@ -79,7 +79,7 @@ pub(super) fn places<'a>(
 ) -> Result<Vec<Place>, UsageError> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for one in named.filter(|one| options.svm.as_ref().is_none_or(|svm| svm == one.svm)) {
-        let origin = origin(&one.ontap.url);
+        let origin = origin(&one.ontap.place());
         match groups.iter_mut().find(|group| group.origin == origin && group.svm == one.svm) {
             Some(group) => group.named.push(one),
             None => groups.push(Group { origin, svm: one.svm, named: vec![one] }),

@@ -51,7 +51,8 @@ async fn site() -> Site {
     let mut password = NamedTempFile::new().unwrap();
     password.write_all(b"secret\n").unwrap();
     let ontap = OntapConfig {
-        url: fake.url(),
+        url: Some(fake.url()),
+        fsx: None,
         user: Some("admin".to_owned()),
         password_file: Some(password.path().to_owned()),
         certificate: None,
@@ -420,7 +421,8 @@ async fn an_interrupt_leaves_nothing() {
 
 fn ontap(url: &str, user: &str) -> OntapConfig {
     OntapConfig {
-        url: url.to_owned(),
+        url: Some(url.to_owned()),
+        fsx: None,
         user: Some(user.to_owned()),
         password_file: Some("/etc/understudy/password".into()),
         certificate: None,
