@@ -99,7 +99,8 @@ impl Ec2 {
             "instance": instance(host), "tags": {"understudy": "kafka"},
         });
         let tags = json!({"Name": host.name(), "understudy": "kafka"});
-        let of = json!({"state": "running", "tags": tags, "interface": interface(host)});
+        let of =
+            json!({"state": "running", "tags": tags, "interface": interface(host), "recovery": "disabled"});
         let more = json!({"interfaces": {interface(host): nic}, "instances": {instance(host): of}});
         lock(&self.cloud.hosts).insert(host.name().to_owned(), Arc::clone(host));
         self.change(&more)?;

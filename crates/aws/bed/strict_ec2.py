@@ -10,7 +10,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     subnets     id -> vpc, cidr
     interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}, checks (of the destination)
     tables      id -> vpc, routes {network: interface}, tags {...}
-    instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class
+    instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class, recovery
     systems     id -> kind (ONTAP or another), management (the name of its endpoint)
     svms        id -> system, name, lifecycle, management (the name of its endpoint; none while it is made), tags {...}
     faults      [{action, times, kind, ...}], see `Server`
@@ -493,6 +493,7 @@ def route(world, to, target):
 
 def instance(interfaces, id, of):
     told = {"InstanceId": id, "State": state(of["state"]), "StateTransitionReason": of.get("reason", "")}
+    told["MaintenanceOptions"] = {"AutoRecovery": of.get("recovery", "default")}
     told["Tags"] = [{"Key": key, "Value": value} for key, value in of["tags"].items()]
     nic = interfaces.get(of["interface"])
     if nic and of["state"] != "terminated":  # a terminated one has no interface any more

@@ -56,7 +56,7 @@ impl World {
             return None;
         };
         let nic = |subnet: &str, mac: &str, primary: &str, secondary: &[&str], instance: &str| json!({"subnet": subnet, "mac": mac, "primary": primary, "secondary": secondary, "instance": instance, "tags": {"understudy": "kafka"}});
-        let instance = |name: &str, interface: &str| json!({"state": "running", "tags": {"Name": name, "understudy": "kafka"}, "interface": interface});
+        let instance = |name: &str, interface: &str| json!({"state": "running", "tags": {"Name": name, "understudy": "kafka"}, "interface": interface, "recovery": "disabled"});
         let mut laid = json!({
             "subnets": {
                 "subnet-1": {"vpc": "vpc-1", "cidr": "10.20.0.0/24"},

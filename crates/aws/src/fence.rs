@@ -329,14 +329,8 @@ impl Fence for Stop {
             }
         }
         let text = format!("{machine}, it is {host}, and this host may stop it");
-        let replaced = machine.group().map(|group| {
-            format!(
-                "the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or \
-                 suspend ReplaceUnhealthy"
-            )
-        });
         let power = if machine.is_off() { "off" } else { "on" };
-        Ok(note(&machine, text).warn(replaced).with(POWER, power))
+        Ok(note(&machine, text).warn(machine.comes_back()).with(POWER, power))
     }
 
     async fn has_power(&self, _host: &HostName) -> Option<bool> {

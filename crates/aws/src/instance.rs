@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use aws_sdk_ec2::types::{Filter, Instance, InstanceStateName};
+use aws_sdk_ec2::types::{Filter, Instance, InstanceAutoRecoveryState, InstanceStateName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -74,6 +74,8 @@ pub(crate) struct Machine {
     pub(crate) reason: String,
     pub(crate) private_address: Option<Ipv4Addr>,
     pub(crate) tags: BTreeMap<String, String>,
+    /// Whether EC2 itself brings it back, on other hardware, where its own fails.
+    pub(crate) recovers: bool,
 }
 
 /// Why no instance is taken for the host.
@@ -90,7 +92,9 @@ impl Machine {
         let state = told.state().and_then(|state| state.name()).cloned();
         let tags =
             told.tags().iter().filter_map(|tag| Some((tag.key()?.to_owned(), tag.value()?.to_owned())));
+        let recovery = told.maintenance_options().and_then(|options| options.auto_recovery());
         Self {
+            recovers: recovery == Some(&InstanceAutoRecoveryState::Default),
             id: told.instance_id().unwrap_or_default().to_owned(),
             state: state.unwrap_or_else(|| InstanceStateName::from("unknown")),
             reason: told.state_transition_reason().unwrap_or_default().to_owned(),
@@ -109,8 +113,26 @@ impl Machine {
     }
 
     /// The Auto Scaling group that it belongs to.
-    pub(crate) fn group(&self) -> Option<&str> {
+    fn group(&self) -> Option<&str> {
         self.tags.get("aws:autoscaling:groupName").map(String::as_str)
+    }
+
+    /// What may bring it back or replace it behind a fence, and what to do; as far as EC2's own API tells.
+    pub(crate) fn comes_back(&self) -> Vec<String> {
+        let replaced = self.group().map(|group| {
+            format!(
+                "the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or suspend \
+                 ReplaceUnhealthy"
+            )
+        });
+        let recovered = self.recovers.then(|| {
+            format!(
+                "EC2 starts it again on other hardware where its own fails, in the middle of a takeover: run `aws ec2 \
+                 modify-instance-maintenance-options --instance-id {} --auto-recovery disabled`",
+                self.id
+            )
+        });
+        replaced.into_iter().chain(recovered).collect()
     }
 }
 
@@ -194,7 +216,7 @@ mod tests {
     fn machine(id: &str, state: InstanceStateName, name: &str, address: Option<[u8; 4]>) -> Machine {
         let tags = [("Name".to_owned(), name.to_owned())].into();
         let private_address = address.map(Ipv4Addr::from);
-        Machine { id: id.to_owned(), state, reason: String::new(), private_address, tags }
+        Machine { id: id.to_owned(), state, reason: String::new(), private_address, tags, recovers: false }
     }
 
     fn named(id: Option<&str>) -> Named {

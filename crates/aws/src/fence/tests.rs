@@ -232,6 +232,13 @@ async fn a_check_changes_nothing_and_tells_what_brings_it_back() {
     let Some((_world, stop)) = stop_of(scaled, instance(Some(ID))) else { return };
     let note = stop.check(&HOST.into()).await.unwrap();
     assert!(note.to_string().contains("WARNING: the Auto Scaling group brokers replaces"), "{note:?}");
+    let mut recovered = in_state("running");
+    recovered["instances"][ID]["recovery"] = json!("default");
+    let Some((_world, stop)) = stop_of(recovered, instance(Some(ID))) else { return };
+    let note = stop.check(&HOST.into()).await.unwrap();
+    let told = "WARNING: EC2 starts it again on other hardware";
+    let remedy = "modify-instance-maintenance-options --instance-id i-0000000a --auto-recovery disabled";
+    assert!(note.to_string().contains(told) && note.to_string().contains(remedy), "{note:?}");
 }
 
 #[tokio::test]
