@@ -21,9 +21,10 @@ const SERVICE: &str = "10.96.0.1";
 const ISSUER: &str = "https://kubernetes.default.svc";
 /// What the stories need of the controllers: each costs memory.
 const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,endpointslice-controller,\
-    garbage-collector-controller,namespace-controller,node-lifecycle-controller,pod-garbage-collector-controller,\
-    replicaset-controller,root-ca-certificate-publisher-controller,serviceaccount-controller,\
-    serviceaccount-token-controller,statefulset-controller,taint-eviction-controller";
+    garbage-collector-controller,namespace-controller,node-lifecycle-controller,persistentvolume-binder-controller,\
+    persistentvolumeclaim-protection-controller,pod-garbage-collector-controller,replicaset-controller,\
+    root-ca-certificate-publisher-controller,serviceaccount-controller,serviceaccount-token-controller,\
+    statefulset-controller,taint-eviction-controller";
 
 /// etcd, API server, controller manager and scheduler.
 #[derive(Debug)]

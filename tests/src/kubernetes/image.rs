@@ -12,6 +12,20 @@ use crate::{agent, shell};
 /// The image of the agent.
 pub const AGENT_IMAGE: &str = "understudy.test/understudy:1";
 
+/// The image of the agent as it is shipped: it has no other program.
+pub const SHIPPED_IMAGE: &str = "understudy.test/shipped:1";
+
+/// Writes the image [`SHIPPED_IMAGE`], with the agent of this build. Returns its archive and its digest.
+pub(super) fn write_shipped(folder: &Path) -> Result<(PathBuf, String)> {
+    let (agent, archive) = (folder.join("understudy"), folder.join("shipped.tar"));
+    let (from, to) = (agent::binary()?.display().to_string(), agent.display().to_string());
+    shell::run("strip", ["--strip-all", "-o", &to, &from])?;
+    let xtask = shell::build_dir()?.join("xtask").display().to_string();
+    let output = archive.display().to_string();
+    let said = shell::run(&xtask, ["image", "--agent", &to, "--name", SHIPPED_IMAGE, "--output", &output])?;
+    Ok((archive, said.trim().to_owned()))
+}
+
 /// Writes the image [`AGENT_IMAGE`]: the agent, the libraries that it is linked with, and a busybox.
 pub(super) fn write_agent(programs: &Programs, folder: &Path) -> Result<PathBuf> {
     let root = folder.join("understudy");

@@ -11,6 +11,7 @@
 //! All settings that decide how long Kubernetes takes for something are its defaults.
 
 mod cgroups;
+mod chart;
 mod control;
 mod image;
 pub mod kafka;
@@ -27,7 +28,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
-pub use image::AGENT_IMAGE;
+pub use chart::{CHART, helm};
+pub use image::{AGENT_IMAGE, SHIPPED_IMAGE};
 pub use node::Node;
 
 use crate::lab::{HUB, Lab};
@@ -168,6 +170,17 @@ impl Kubernetes {
     pub fn add_agent(&self, lab: &Lab) -> Result<()> {
         let archive = image::write_agent(&self.programs, &lab.shared("agent-image")?).context(SetUp)?;
         self.nodes.iter().try_for_each(|node| node.import(&archive))
+    }
+
+    /// Gives every node the image [`SHIPPED_IMAGE`]: the agent that is under test, as `cargo xtask image` ships it.
+    /// Returns its digest.
+    ///
+    /// # Errors
+    /// When a program is not built, or a node is off.
+    pub fn add_shipped(&self, lab: &Lab) -> Result<String> {
+        let (archive, digest) = image::write_shipped(&lab.shared("shipped-image")?).context(SetUp)?;
+        self.nodes.iter().try_for_each(|node| node.import(&archive))?;
+        Ok(digest)
     }
 
     /// The nodes, in the order of their names.

@@ -2,6 +2,7 @@
 
 mod bed;
 mod brokers;
+mod chart;
 mod disturbed;
 mod force_deleted;
 mod node_power;
