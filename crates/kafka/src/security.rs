@@ -2,6 +2,7 @@
 
 mod credentials;
 pub mod given;
+pub mod of_broker;
 mod pem;
 mod scram;
 mod store;

@@ -23,6 +23,7 @@ mod rights;
 mod rivals;
 mod scripts;
 mod site;
+mod stores;
 pub mod systemd;
 mod telling;
 mod user;

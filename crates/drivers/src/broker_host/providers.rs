@@ -67,6 +67,26 @@ struct Reference<'a> {
     key: &'a str,
 }
 
+/// `value` as Kafka would take it, read on this thread, which acts for it; `None` where that is not known here.
+pub(super) fn resolved(file: &Properties, value: &str, given: &Given<'_>) -> Option<String> {
+    let classes: BTreeMap<&str, &str> = providers(file).collect();
+    let mut pieces = value.split("${");
+    let mut whole = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (inner, after) = piece.split_once('}')?;
+        let (provider, rest) = inner.split_once(':')?;
+        let (path, key) = rest.split_once(':').unwrap_or(("", rest));
+        whole += &match *classes.get(provider)? {
+            ENV => given.environment.get(key)?.clone(),
+            FILE => Properties::parse(&std::fs::read(path).ok()?).ok()?.get(key)?.to_owned(),
+            DIRECTORY => std::fs::read_to_string(Path::new(path).join(key)).ok()?,
+            _ => return None,
+        };
+        whole += after;
+    }
+    Some(whole)
+}
+
 /// Every reference, declared or not.
 fn references(file: &Properties) -> BTreeSet<Reference<'_>> {
     let others = file.iter().filter(|(by, _)| !by.starts_with("config.providers"));

@@ -104,6 +104,17 @@ pub(crate) fn read(bytes: &[u8], password: &str, key_password: Option<&str>) -> 
     Ok(store)
 }
 
+/// Whether these are the bytes of a JKS store.
+pub(super) fn is_jks(bytes: &[u8]) -> bool {
+    jks::is_one(bytes)
+}
+
+/// Reads a store without its password, as Java does it: JKS without looking whether it is whole, and of PKCS12 only
+/// one that has none.
+pub(super) fn read_unchecked(bytes: &[u8]) -> Result<Store, Unreadable> {
+    if jks::is_one(bytes) { jks::entries(bytes, "") } else { read(bytes, "", None) }
+}
+
 /// What a JKS store holds, without the hash at its end: for fuzzing.
 pub(crate) fn read_jks_entries(bytes: &[u8]) -> Result<Store, Unreadable> {
     jks::entries(bytes, "")

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::super::problem::Problem;
 use super::super::providers::Given;
 use super::super::user::as_user;
-use super::super::{BROKER, advertise, bind, check, files, ports, providers, scripts};
+use super::super::{BROKER, advertise, bind, check, files, ports, providers, scripts, stores};
 use super::launch::{PLACEHOLDER, find_in_path, is_executable};
 use super::{Inner, ProcessConfig, foreign, program};
 use recovery::model::BrokerId;
@@ -63,6 +63,11 @@ pub(super) fn looks(inner: &Inner, broker: BrokerId) -> Vec<(&'static str, Check
             references(inner, broker).unwrap_or_else(|| Ok(Note::new("server.properties has no reference")))
         }));
     }
+    if secured(inner, broker).is_some() {
+        looks.push((stores::STORES, |inner, broker| {
+            secured(inner, broker).unwrap_or_else(|| Ok(Note::new("no listener speaks TLS")))
+        }));
+    }
     if !inner.stop_command.is_empty() {
         looks.insert(0, ("stop the one Kafka", stop_command));
     }
@@ -100,12 +105,21 @@ fn options(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
 }
 
 fn references(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
+    given(inner, broker, |told| providers::look(&inner.common, broker, told))
+}
+
+fn secured(inner: &Inner, broker: BrokerId) -> Option<Result<Note, Problem>> {
+    given(inner, broker, |told| stores::look(&inner.common, broker, told))
+}
+
+/// With what Kafka is given when it is started.
+fn given<T>(inner: &Inner, broker: BrokerId, look: impl FnOnce(&Given<'_>) -> T) -> T {
     let launch = inner.launch.for_broker(broker);
     let environment = launch.environment(inner.common.user.as_ref()).into_iter();
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let environment = environment.map(|(name, value)| (text(name), text(value))).collect();
     let by_script = scripts::is_of_the_site(&inner.launch.command);
-    providers::look(&inner.common, broker, &Given { environment: &environment, passed: &[], by_script })
+    look(&Given { environment: &environment, passed: &[], by_script })
 }
 
 fn ports(inner: &Inner, broker: BrokerId) -> Result<Note, Problem> {

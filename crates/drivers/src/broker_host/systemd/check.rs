@@ -7,7 +7,7 @@ use super::super::problem::Problem;
 use super::super::process::is_executable;
 use super::super::providers::Given;
 use super::super::user::as_user;
-use super::super::{advertise, bind, check as shared, files, ports, providers, scripts};
+use super::super::{advertise, bind, check as shared, files, ports, providers, scripts, stores};
 use super::class_data::given;
 use super::unit::{Unit, asks_guard, becomes_kafka, kafkas_own};
 use super::{BROKER, DRIVER, Systemd, SystemdConfig, drop_in, guard_reads, needs, sandbox};
@@ -151,6 +151,7 @@ impl Systemd {
             };
             found.extend(files::options(common, &environment, &words).map(|told| (files::OPTIONS, told)));
             found.extend(providers::look(common, broker, &told).map(|told| (providers::PROVIDERS, told)));
+            found.extend(stores::look(common, broker, &told).map(|told| (stores::STORES, told)));
             let mut written = log_dirs.clone();
             if unit.exec_start.iter().any(|words| becomes_kafka(words)) {
                 // For the broker's right.

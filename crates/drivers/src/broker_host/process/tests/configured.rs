@@ -192,6 +192,31 @@ async fn check_fails_a_file_and_an_address_that_this_host_does_not_have() {
 }
 
 #[tokio::test]
+async fn check_fails_a_key_store_that_kafka_could_not_open() {
+    let store = tempfile::NamedTempFile::new().unwrap();
+    fs::write(store.path(), fakes::stores::AGENT_P12).unwrap();
+    let path = store.path().display();
+    let said = async |password: &str| {
+        let template = format!(
+            "process.roles=broker\nlisteners=SSL://:9092\nssl.keystore.location={path}\n\
+             ssl.keystore.password={password}\nssl.endpoint.identification.algorithm=https\n"
+        );
+        said_of(&template, "10.0.0.1:9092").await
+    };
+    let wrong = said("hunter2secret").await;
+    let told = format!(
+        "{path} (`ssl.keystore.location`) of listener SSL does not open with `ssl.keystore.password`"
+    );
+    assert!(wrong.contains(&told) && !wrong.contains("hunter2"), "{wrong}");
+    let right = said(fakes::stores::PASSWORD).await;
+    assert!(!right.contains("does not open"), "{right}");
+    assert!(
+        right.contains("has no SAN, and after a takeover listener SSL is reached at 10.0.0.1:9092"),
+        "{right}"
+    );
+}
+
+#[tokio::test]
 async fn a_voter_without_its_metadata_log_is_not_started() {
     let bed = bed(FOREVER);
     let root = bed.root.path();
