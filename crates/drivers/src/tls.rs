@@ -50,7 +50,8 @@ pub struct TlsConfig {
     /// Whether `/metrics` is for everybody, too: for a scraper that has neither.
     #[serde(default)]
     pub open_metrics: bool,
-    /// What others send who may read every page: `{ file = "…" }` or `{ env = "…" }`, of 16 characters at least.
+    /// What others send who may read every page: `{ file = "…" }`, `{ env = "…" }` or `{ credential = "…" }`, of 16
+    /// characters at least.
     #[serde(default)]
     pub tokens: Vec<OptionValue>,
 }

@@ -20,7 +20,8 @@ pub struct ExecConfig {
     #[serde(default = "super::fence_agent::default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// Told to the program on its standard input. A secret is given as `{ file = "…" }` or `{ env = "…" }`.
+    /// Told to the program on its standard input. A secret is given as `{ file = "…" }`, `{ env = "…" }` or
+    /// `{ credential = "…" }`.
     #[serde(default)]
     pub options: BTreeMap<String, OptionValue>,
     /// Whether the host lives on once the program says off: it is cut off its storage or its network, and no more.

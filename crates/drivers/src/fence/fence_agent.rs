@@ -23,8 +23,8 @@ pub struct FenceAgentConfig {
     #[serde(default = "default_timeout", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub timeout: Duration,
-    /// The agent's own options, by the names its `metadata` lists. A secret is given as `{ file = "…" }` or
-    /// `{ env = "…" }`.
+    /// The agent's own options, by the names its `metadata` lists. A secret is given as `{ file = "…" }`,
+    /// `{ env = "…" }` or `{ credential = "…" }`.
     #[serde(default)]
     pub options: BTreeMap<String, OptionValue>,
     /// Whether the host lives on once the agent says off: it is cut off its storage or its network, and no more

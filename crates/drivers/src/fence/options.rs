@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
-use secrets::Secrets;
+use secrets::{NoCredential, Secrets, credential};
 use serde::Deserialize;
 
 use crate::off_path::{OffPathError, off_path};
@@ -28,7 +28,11 @@ fn is_no(text: &str) -> bool {
 
 /// The value of an option.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(untagged, deny_unknown_fields, expecting = "expected a text, { file = \"…\" } or { env = \"…\" }")]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected a text, { file = \"…\" }, { env = \"…\" } or { credential = \"…\" }"
+)]
 pub enum OptionValue {
     /// The value itself.
     Plain(String),
@@ -42,6 +46,11 @@ pub enum OptionValue {
         /// The variable's name.
         env: String,
     },
+    /// A secret that systemd hands to the agent's unit (`LoadCredential=`), read as a file.
+    Credential {
+        /// The credential's name.
+        credential: String,
+    },
 }
 
 // By hand, because a plain value may be a password too.
@@ -51,6 +60,7 @@ impl fmt::Debug for OptionValue {
             Self::Plain(_) => f.write_str("\"…\""),
             Self::File { file } => write!(f, "{{ file = {} }}", file.display()),
             Self::Env { env } => write!(f, "{{ env = {env} }}"),
+            Self::Credential { credential } => write!(f, "{{ credential = {credential} }}"),
         }
     }
 }
@@ -62,6 +72,8 @@ pub(crate) enum OptionError {
     Unreadable { option: String, file: PathBuf, source: BoxError },
     #[error("option {option}: the environment variable {env} is not set, or is not text")]
     NotSet { option: String, env: String },
+    #[error("option {option}: {why}")]
+    NoCredential { option: String, why: NoCredential },
     #[error("option {option} has a line break in its value, which a fence agent cannot be told")]
     LineBreak { option: String },
 }
@@ -146,18 +158,24 @@ pub(crate) async fn resolve(name: &str, value: &OptionValue) -> Result<SecretStr
         OptionValue::Env { env } => std::env::var(env)
             .map(SecretString::from)
             .map_err(|_| OptionError::NotSet { option: name.to_owned(), env: env.clone() }),
-        OptionValue::File { file } => {
-            let unreadable =
-                |source| OptionError::Unreadable { option: name.to_owned(), file: file.clone(), source };
-            let path = file.clone();
-            let what = format!("reading {}", file.display());
-            let read = off_path(&what, READ_LIMIT, move || fs::read_to_string(path)).await;
-            let text =
-                read.map_err(|e: OffPathError| unreadable(e.into()))?.map_err(|e| unreadable(e.into()))?;
-            let line = text.strip_suffix('\n').map_or(text.as_str(), |t| t.strip_suffix('\r').unwrap_or(t));
-            Ok(line.to_owned().into())
+        OptionValue::File { file } => read(name, file).await,
+        OptionValue::Credential { credential: of } => {
+            let found = credential(of);
+            let file = found.map_err(|why| OptionError::NoCredential { option: name.to_owned(), why })?;
+            read(name, &file).await
         }
     }
+}
+
+async fn read(name: &str, file: &Path) -> Result<SecretString, OptionError> {
+    let unreadable =
+        |source| OptionError::Unreadable { option: name.to_owned(), file: file.to_owned(), source };
+    let path = file.to_owned();
+    let what = format!("reading {}", file.display());
+    let read = off_path(&what, READ_LIMIT, move || fs::read_to_string(path)).await;
+    let text = read.map_err(|e: OffPathError| unreadable(e.into()))?.map_err(|e| unreadable(e.into()))?;
+    let line = text.strip_suffix('\n').map_or(text.as_str(), |t| t.strip_suffix('\r').unwrap_or(t));
+    Ok(line.to_owned().into())
 }
 
 /// What comes from a file or the environment is secret, and so is what its name says is.
@@ -200,6 +218,8 @@ mod tests {
         assert_eq!(e.to_string(), "option p: /nonexistent/p could not be read");
         let e = Input::of("off", &options("p.env = \"UNDERSTUDY_NOT_SET\""), &[], &[]).await.err().unwrap();
         assert!(e.to_string().contains("UNDERSTUDY_NOT_SET is not set"), "{e}");
+        let e = Input::of("off", &options("p.credential = \"fence\""), &[], &[]).await.err().unwrap();
+        assert!(e.to_string().contains("add `LoadCredential=fence:/path/of/the/secret`"), "{e}");
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"one\naction=on\n").unwrap();
         let e =

@@ -70,7 +70,7 @@ pub struct EtcdLedgerConfig {
     /// The user to log in as, where etcd has authentication on. It needs `readwrite` on the prefix.
     #[serde(default)]
     pub user: Option<String>,
-    /// The user's password: `{ file = "…" }` or `{ env = "…" }`.
+    /// The user's password: `{ file = "…" }`, `{ env = "…" }` or `{ credential = "…" }`.
     #[serde(default)]
     pub password: Option<OptionValue>,
     /// Certificates, for `https` endpoints.
@@ -111,7 +111,8 @@ impl EtcdLedgerConfig {
             (Some(_), None) => problems.push("password: missing; the user needs one".to_owned()),
             (None, Some(_)) => problems.push("user: missing; whose password is it?".to_owned()),
             (Some(_), Some(OptionValue::Plain(_))) => problems.push(
-                "password: it does not belong here; write { file = \"…\" } or { env = \"…\" }".to_owned(),
+                "password: it does not belong here; write { file = \"…\" }, { env = \"…\" } or { credential = \"…\" }"
+                    .to_owned(),
             ),
             _ => {}
         }

@@ -85,7 +85,8 @@ pub struct KafkaLedgerConfig {
     #[schemars(with = "String")]
     pub timeout: Duration,
     /// Further properties of the client, by librdkafka's names: `security.protocol`, `sasl.mechanisms` and
-    /// the like. A value is a text, or `{ file = "…" }` or `{ env = "…" }` for a secret.
+    /// the like. A value is a text, or `{ file = "…" }`, `{ env = "…" }` or `{ credential = "…" }` for a
+    /// secret.
     #[serde(default)]
     pub properties: BTreeMap<String, OptionValue>,
     /// How the listeners of this cluster are secured, as `[cluster.security]` says it of the guarded one. Its
