@@ -17,6 +17,7 @@ pub mod service;
 mod socket;
 pub mod telemetry;
 mod warmth;
+mod who;
 mod world;
 
 use tracing::level_filters::LevelFilter;

@@ -397,13 +397,6 @@ pub(crate) fn in_force_for(
     [orders.pause(broker, now), orders.approval(broker, epoch, now), waiting].into_iter().flatten()
 }
 
-/// Who runs this process: the login of the person, even behind `sudo`, or else the user's number.
-pub(crate) fn who() -> String {
-    let plain = |name: &String| !name.is_empty() && !name.chars().any(char::is_control);
-    let name = ["SUDO_USER", "USER"].into_iter().filter_map(|name| std::env::var(name).ok()).find(plain);
-    name.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

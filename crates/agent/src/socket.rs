@@ -29,6 +29,7 @@ use serde_json::json;
 use tokio::net::UnixListener;
 
 use crate::orders::{Desk, OrderError, Request};
+use crate::who::named;
 
 /// How long an approval is good for, if its end is not given.
 const APPROVED_FOR: Duration = Duration::from_secs(15 * 60);
@@ -76,14 +77,13 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Who is at the other end.
-#[derive(Debug, Clone)]
-struct Peer(String);
+/// The user at the other end, as the kernel knew it when the connection was made.
+#[derive(Debug, Clone, Copy)]
+struct Peer(Option<u32>);
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let uid = stream.io().peer_cred().map(|peer| peer.uid());
-        Self(uid.map_or_else(|_| "unknown user".to_owned(), |uid| format!("uid {uid}")))
+        Self(stream.io().peer_cred().ok().map(|peer| peer.uid()))
     }
 }
 
@@ -159,7 +159,11 @@ async fn give(desk: &Desk, peer: Peer, order: &str, broker: Option<BrokerId>, bo
         ("approve", Some(broker)) => Request::Approve { broker, until: until.unwrap_or_else(soon) },
         _ => return problem(StatusCode::NOT_FOUND, format!("there is no order `{order}` here")),
     };
-    match desk.give(peer.0, request).await {
+    let who = match peer.0 {
+        Some(uid) => named(uid).await,
+        None => "unknown user".to_owned(),
+    };
+    match desk.give(who, request).await {
         Ok(given) => Json(given).into_response(),
         Err(error) => told(error),
     }

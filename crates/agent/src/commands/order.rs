@@ -10,8 +10,9 @@ use crate::UsageError;
 use crate::cli::{Global, Pause};
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::orders::{Desk, Given, OrderError, Request, who};
+use crate::orders::{Desk, Given, OrderError, Request};
 use crate::output::print;
+use crate::who::who;
 use crate::world;
 
 pub(super) async fn pause(global: &Global, options: Pause, config: &Config) -> anyhow::Result<Exit> {
@@ -47,7 +48,7 @@ pub(super) async fn approve(
 }
 
 async fn give(global: &Global, config: &Config, request: Request) -> anyhow::Result<Exit> {
-    let given: Given = desk(config)?.give(who(), request).await.map_err(told)?;
+    let given: Given = desk(config)?.give(who().await, request).await.map_err(told)?;
     print(&given, global.output)?;
     Ok(Exit::Done)
 }

@@ -18,10 +18,11 @@ use crate::checks::{Item, go_through};
 use crate::cli::{Global, Output};
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::orders::{after, who};
+use crate::orders::after;
 use crate::output::{print, say};
 use crate::refusal::{RUNBOOK, Refusal};
 use crate::telemetry::LogSink;
+use crate::who::who;
 use crate::world::World;
 
 /// One thing that was looked at.
@@ -116,7 +117,7 @@ struct Reading {
 pub(super) async fn run(global: &Global, yes: bool, config: &Config) -> anyhow::Result<Exit> {
     let world = Arc::new(World::build(config, Arc::new(LogSink::default()))?);
     let host = world.topology.here.clone();
-    let mut report = Report::of(host.clone(), who());
+    let mut report = Report::of(host.clone(), who().await);
     report.owns = owned(&world).await;
     report.checks = checks(&world, config).await;
     if report.is_refused() {

@@ -19,9 +19,10 @@ use super::story::{Told, since};
 use crate::cli::{Global, Output, Switchover};
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::orders::{Given, Request, who};
+use crate::orders::{Given, Request};
 use crate::output::{print, say};
 use crate::refusal::{Refusal, Refused};
+use crate::who::who;
 use crate::world;
 
 /// How often the ledger is looked at.
@@ -70,7 +71,7 @@ pub(super) async fn run(global: &Global, options: &Switchover, config: &Config) 
         say("not done");
         return Ok(Exit::Held);
     }
-    let given = desk.give(who(), request).await.map_err(told)?;
+    let given = desk.give(who().await, request).await.map_err(told)?;
     if options.no_wait || at > now {
         print(&given, global.output)?;
         return Ok(Exit::Done);

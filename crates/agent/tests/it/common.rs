@@ -102,7 +102,8 @@ require_mount = false
         let mut command = Command::new(env!("CARGO_BIN_EXE_understudy"));
         command.arg("--config").arg(config).args(arguments);
         command.env_remove("UNDERSTUDY_CONFIG").stdin(std::process::Stdio::null());
-        command.env_remove("SUDO_USER").env("USER", "ada");
+        // What a process says of itself is nobody's name.
+        command.env("SUDO_USER", "ada").env("USER", "ada");
         command
     }
 
@@ -258,4 +259,13 @@ impl Written {
 pub(crate) async fn order(ledger: &dyn Ledger, host: &str, what: Instruction) {
     let order = Order { at: Timestamp::now(), host: host.into(), who: "agent".to_owned(), what };
     ledger.order(&order).await.unwrap();
+}
+
+/// Who runs this test, as an order says it.
+pub(crate) fn me() -> String {
+    let ask = |flag: &str| {
+        let told = Command::new("id").arg(flag).output().unwrap();
+        String::from_utf8(told.stdout).unwrap().trim().to_owned()
+    };
+    format!("{} (uid {})", ask("-un"), ask("-u"))
 }

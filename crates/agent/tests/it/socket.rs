@@ -6,8 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{BROKER, Site, ledger, said};
+use crate::common::{BROKER, Site, ledger, me, said};
 use jiff::Timestamp;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+
+/// A user without rights, on every Linux.
+const NOBODY: u32 = 65534;
 
 /// A running agent, ended without a word, as by a power cut.
 struct Agent(Child);
@@ -53,8 +58,7 @@ async fn orders_are_taken_as_from_the_command_line() {
     let (code, given) =
         post("/v1/brokers/1/pause", r#"{"reason": "deploy", "until": "2099-01-01T00:00:00Z"}"#);
     assert_eq!((code, &given["order"]["order"]), (200, &"pause".into()), "{given}");
-    let uid = format!("uid {}", rustix::process::getuid().as_raw());
-    assert_eq!(given["order"]["who"], uid);
+    assert_eq!(given["order"]["who"], me());
     let book = ledger(&site.path("ledger"));
     assert!(book.orders().await.unwrap().pause(BROKER, Timestamp::now()).is_some());
 
@@ -83,6 +87,30 @@ async fn orders_are_taken_as_from_the_command_line() {
     std::fs::rename(site.path("ledger"), site.path("gone")).unwrap();
     let (code, why) = post("/v1/pause", r#"{"reason": "x"}"#);
     assert_eq!(code, 503, "{why}");
+}
+
+#[test]
+fn an_order_is_the_users_whom_the_kernel_knows() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let site = Site::new();
+    let _agent = Agent::start(&site);
+    // As a site may do it that lets a group give orders.
+    let socket = site.path("state/agent.sock");
+    for (path, mode) in [(site.path(""), 0o755), (site.path("state"), 0o755), (socket, 0o666)] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    // Linux keeps credentials by thread.
+    let ask = || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_gid(Gid::from_raw(NOBODY)).unwrap();
+        set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
+        ask(&site, "POST", "/v1/pause", r#"{"reason": "I am root"}"#).unwrap()
+    };
+    let (code, given) = std::thread::scope(|scope| scope.spawn(ask).join()).unwrap();
+    assert_eq!(code, 200, "{given}");
+    assert_eq!(given["order"]["who"], format!("nobody (uid {NOBODY})"));
 }
 
 #[test]
