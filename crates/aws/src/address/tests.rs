@@ -25,9 +25,14 @@ fn config(ec2: Ec2Config) -> SecondaryIpConfig {
         address: format!("{MOVED}/24"),
         interface: "ens5".to_owned(),
         network_interface: Some("eni-b".to_owned()),
-        timeout: Duration::from_secs(4),
+        timeout: Duration::from_secs(15),
         ec2,
     }
+}
+
+/// For what ends by the limit alone.
+fn hasty(ec2: Ec2Config) -> SecondaryIpConfig {
+    SecondaryIpConfig { timeout: Duration::from_secs(4), ..config(ec2) }
 }
 
 fn host_of(more: Value, address: &str, config: impl Fn(Ec2Config) -> SecondaryIpConfig) -> Option<Host> {
@@ -113,9 +118,8 @@ async fn a_call_that_is_throttled_or_fails_inside_ec2_is_made_again() {
 
 #[tokio::test]
 async fn a_call_that_hangs_is_made_again() {
-    let patient = |ec2| SecondaryIpConfig { timeout: Duration::from_secs(20), ..config(ec2) };
     let hangs = fault("DescribeNetworkInterfaces", "delay", 1, json!({"seconds": 8}));
-    let Some(host) = host_of(hangs, MOVED, patient) else { return };
+    let Some(host) = host(hangs) else { return };
     let begun = Instant::now();
     host.driver.acquire(EPOCH).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
@@ -124,7 +128,8 @@ async fn a_call_that_hangs_is_made_again() {
 #[tokio::test]
 async fn an_ec2_that_is_throttled_for_good_is_an_error_in_time() {
     let more = json!({"code": "RequestLimitExceeded", "status": "503 Service Unavailable"});
-    let Some(host) = host(fault("AssignPrivateIpAddresses", "refuse", 999, more)) else { return };
+    let more = fault("AssignPrivateIpAddresses", "refuse", 999, more);
+    let Some(host) = host_of(more, MOVED, hasty) else { return };
     let begun = Instant::now();
     let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
     assert!(error.contains("RequestLimitExceeded"), "{error}");
@@ -134,7 +139,7 @@ async fn an_ec2_that_is_throttled_for_good_is_an_error_in_time() {
 
 #[tokio::test]
 async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
-    let Some(mut host) = host(json!({})) else { return };
+    let Some(mut host) = host_of(json!({}), MOVED, hasty) else { return };
     let mut ec2 = nowhere().build().unwrap();
     host.world.admit(&mut ec2);
     host.driver.own.ec2 = ec2;
@@ -148,7 +153,7 @@ async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
 /// What EC2 tells may come before packets follow.
 #[tokio::test]
 async fn an_address_that_no_other_host_answers_is_not_here() {
-    let Some(mut host) = host(json!({})) else { return };
+    let Some(mut host) = host_of(json!({}), MOVED, hasty) else { return };
     // One that answers this host; the address is on no link of it, so that nothing finds its way back.
     let port = host.world.config().endpoint.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
     let listeners = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];

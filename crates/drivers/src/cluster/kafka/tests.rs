@@ -25,6 +25,7 @@ mod advertised;
 
 use super::*;
 use fakes::kafka::{Call, Fake, Listening, Reply};
+use tokio::net::TcpSocket;
 
 /// What the fake cluster's nodes share.
 #[derive(Default)]
@@ -187,14 +188,18 @@ struct Bed {
     world: World,
     brokers: Vec<Fake>,
     controllers: Vec<Fake>,
+    /// Where broker 1 was: nobody listens there, and no other test may.
+    _dead: TcpSocket,
 }
 
 impl Bed {
     async fn new() -> Self {
         let world = World::default();
         world.lock().unwrap().unregister = Some(0);
-        let dead = Listening::bind().await.at;
-        world.lock().unwrap().brokers.insert(1, (Some(dead), false));
+        let dead = TcpSocket::new_v4().unwrap();
+        dead.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let at = dead.local_addr().unwrap().to_string().parse().unwrap();
+        world.lock().unwrap().brokers.insert(1, (Some(at), false));
         let (mut brokers, mut controllers) = (Vec::new(), Vec::new());
         for id in [2, 3] {
             let (listening, shared) = (Listening::bind().await, world.clone());
@@ -205,7 +210,7 @@ impl Bed {
             let shared = world.clone();
             controllers.push(Fake::start(move |call| controller_says(&shared, id, 102, call)).await);
         }
-        Self { world, brokers, controllers }
+        Self { world, brokers, controllers, _dead: dead }
     }
 
     fn world(&self) -> MutexGuard<'_, Shared> {
