@@ -17,7 +17,7 @@ fn instance(id: Option<&str>) -> InstanceConfig {
 
 fn stop_of(more: Value, instance: InstanceConfig) -> Option<(World, Stop)> {
     let world = World::lay(more)?;
-    let config = Ec2StopConfig { instance, timeout: Duration::from_secs(4), ec2: world.config() };
+    let config = Ec2StopConfig { instance, timeout: Duration::from_secs(12), ec2: world.config() };
     let mut stop = config.build().unwrap();
     world.admit(&mut stop.ec2);
     Some((world, stop))
@@ -96,7 +96,7 @@ async fn only_an_instance_that_is_stopped_or_terminated_is_proven() {
         ("shutting-down", false),
     ] {
         let Some((_world, mut stop)) = stop(in_state(state)) else { return };
-        stop.timeout = Duration::from_millis(1_200);
+        stop.timeout = Duration::from_secs(if proven { 12 } else { 4 });
         match stop.prove(&HOST.into(), EPOCH).await {
             Ok(proof) => assert_eq!((proven, proof.note.details["state"].as_str()), (true, state)),
             Err(error) => assert!(!proven && chain(&error).contains(state), "{state}: {}", chain(&error)),
@@ -183,6 +183,7 @@ async fn a_reply_that_is_lost_and_calls_that_are_throttled_do_no_harm() {
 async fn an_ec2_that_does_not_answer_is_no_proof_and_an_error_in_time() {
     let Some((world, mut stop)) = stop(json!({})) else { return };
     stop.ec2 = nowhere().build().unwrap();
+    stop.timeout = Duration::from_secs(4);
     world.admit(&mut stop.ec2);
     let begun = Instant::now();
     let error = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());

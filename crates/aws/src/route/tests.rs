@@ -27,7 +27,7 @@ fn config(ec2: Ec2Config) -> RouteConfig {
         interface: "ens5".to_owned(),
         network_interface: Some("eni-b".to_owned()),
         route_tables: ["rtb-1", "rtb-2"].map(str::to_owned).into(),
-        timeout: Duration::from_secs(4),
+        timeout: Duration::from_secs(12),
         ec2,
     }
 }
