@@ -55,8 +55,14 @@ impl World {
             );
             return None;
         };
-        let nic = |subnet: &str, mac: &str, primary: &str, secondary: &[&str], instance: &str| json!({"subnet": subnet, "mac": mac, "primary": primary, "secondary": secondary, "instance": instance, "tags": {"understudy": "kafka"}});
-        let instance = |name: &str, interface: &str| json!({"state": "running", "tags": {"Name": name, "understudy": "kafka"}, "interface": interface, "recovery": "disabled"});
+        let nic = |subnet: &str, mac: &str, primary: &str, secondary: &[&str], instance: &str| {
+            let tags = json!({"understudy": "kafka"});
+            json!({"subnet": subnet, "mac": mac, "primary": primary, "secondary": secondary, "instance": instance, "tags": tags})
+        };
+        let instance = |name: &str, interface: &str| {
+            let tags = json!({"Name": name, "understudy": "kafka"});
+            json!({"state": "running", "tags": tags, "interface": interface, "recovery": "disabled"})
+        };
         let mut laid = json!({
             "subnets": {
                 "subnet-1": {"vpc": "vpc-1", "cidr": "10.20.0.0/24"},

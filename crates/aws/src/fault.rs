@@ -111,13 +111,13 @@ impl Fault {
             Self::Mute { source } => {
                 let why = chain(source.as_ref());
                 format!(
-                    "{name} in {region} did not answer {call} ({why}): look whether this host reaches it, and has credentials (a \
-                     role of the instance, or AWS_PROFILE)"
+                    "{name} in {region} did not answer {call} ({why}): look whether this host reaches it, and has \
+                     credentials (a role of the instance, or AWS_PROFILE)"
                 )
             }
             Self::Late { limit } => format!(
-                "{name} in {region} did not answer {call} within {limit:?}: look whether this host reaches its endpoint, and the \
-                 metadata service for its credentials (in a container it takes a hop limit of 2)"
+                "{name} in {region} did not answer {call} within {limit:?}: look whether this host reaches its \
+                 endpoint, and the metadata service for its credentials (in a container it takes a hop limit of 2)"
             ),
             Self::NoRegion => {
                 format!("nothing says which region to ask: set {section}.region (such as eu-central-1)")
@@ -147,11 +147,12 @@ fn remedy(code: &str, call: &str, service: &Service, region: &str) -> Option<Str
             format!("its credentials do not allow {action}:{call}; add it to the policy of this host's role")
         }
         "AuthFailure" | "InvalidClientTokenId" | "UnrecognizedClientException" => format!(
-            "it does not accept the credentials in {region}: look at the region, at the role of this instance, and at the \
-             clock of this host (`chronyc tracking`)"
+            "it does not accept the credentials in {region}: look at the region, at the role of this instance, and \
+             at the clock of this host (`chronyc tracking`)"
         ),
         "RequestExpired" | "SignatureDoesNotMatch" => {
-            "it does not accept the signature: the clock of this host is off (`chronyc tracking`), or the secret key is wrong"
+            "it does not accept the signature: the clock of this host is off (`chronyc tracking`), or the secret key \
+             is wrong"
                 .to_owned()
         }
         "ExpiredToken" | "ExpiredTokenException" => {
@@ -171,14 +172,16 @@ fn remedy(code: &str, call: &str, service: &Service, region: &str) -> Option<Str
             format!("there is no such file system in {region}: correct {section}.file_system or {section}.region")
         }
         "PrivateIpAddressLimitExceeded" => {
-            "the interface has as many addresses as its instance type allows: remove one, or use a larger type".to_owned()
+            "the interface has as many addresses as its instance type allows: remove one, or use a larger \
+             type".to_owned()
         }
         "OperationNotPermitted" => {
-            "the instance is protected against it: run `aws ec2 modify-instance-attribute --no-disable-api-stop`".to_owned()
+            "the instance is protected against it: run `aws ec2 modify-instance-attribute \
+             --no-disable-api-stop`".to_owned()
         }
         "UnsupportedOperation" => {
-            "this instance cannot be stopped (its root device is an instance store, or it is a one-time Spot instance): fence it \
-             by another driver"
+            "this instance cannot be stopped (its root device is an instance store, or it is a one-time Spot \
+             instance): fence it by another driver"
                 .to_owned()
         }
         _ => return None,

@@ -23,8 +23,8 @@ use crate::own::is_id;
 /// What the endpoints were that this process has asked for: a name of FSx's stays for as long as what it names.
 static FOUND: Mutex<BTreeMap<FsxConfig, Arc<OnceCell<String>>>> = Mutex::new(BTreeMap::new());
 
-/// Which ONTAP of FSx: one of `svm`, `tag` and `file_system`. Credentials come as EC2's do, and FSx is asked once, at the
-/// first use.
+/// Which ONTAP of FSx: one of `svm`, `tag` and `file_system`. Credentials come as EC2's do, and FSx is asked once, at
+/// the first use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FsxConfig {

@@ -121,8 +121,8 @@ impl Machine {
     pub(crate) fn comes_back(&self) -> Vec<String> {
         let replaced = self.group().map(|group| {
             format!(
-                "the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or suspend \
-                 ReplaceUnhealthy"
+                "the Auto Scaling group {group} replaces an instance that is stopped: take it out of the group, or \
+                 suspend ReplaceUnhealthy"
             )
         });
         let recovered = self.recovers.then(|| {
@@ -193,13 +193,14 @@ impl Named {
         let has = machine.tags.get(key).map_or("no such tag".to_owned(), |has| format!("{key}={has}"));
         if machine.tags.get(key) != Some(value) {
             return Err(format!(
-                "{id} is another machine: it has {has}, and this host has {key}={value}. Correct instance.id or instance.tag"
+                "{id} is another machine: it has {has}, and this host has {key}={value}. Correct instance.id or \
+                 instance.tag"
             ));
         }
         match (self.private_address, machine.private_address) {
             (Some(ours), Some(its)) if ours != its => Err(format!(
-                "{id} is another machine: its private address is {its}, and this host's is {ours}. Correct instance.id or \
-                 instance.private_address"
+                "{id} is another machine: its private address is {its}, and this host's is {ours}. Correct \
+                 instance.id or instance.private_address"
             )),
             (Some(ours), None) if !machine.is_terminated() => {
                 Err(format!("{id} has no private address now, and this host has {ours}"))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -12,6 +12,9 @@ use rustls::{CertificateError, Error, RootCertStore};
 
 use super::off_path::{OffPathError, off_path};
 use kafka::security::{SecurityConfig, StoreConfig};
+
+/// A certificate that ends sooner is told of: a fortnight has a day on which somebody can renew it.
+pub const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// How long reading a file may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);

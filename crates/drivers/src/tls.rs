@@ -1,8 +1,8 @@
 //! TLS between agents, and with those who read their pages. One certificate is shown both ways: by it a page is served,
 //! and a peer is asked.
 //!
-//! The files are read anew about once a second while somebody asks, so that a certificate can be replaced under a running
-//! agent. What was read before is used until the new ones can be.
+//! The files are read anew about once a second while somebody asks, so that a certificate can be replaced under a
+//! running agent. What was read before is used until the new ones can be.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,8 +34,9 @@ const SHORTEST_TOKEN: usize = 16;
 /// How this agent's pages are served with TLS, and how it asks peers whose `url` begins with `https://`. Without the
 /// section they are served as they are, to everybody who reaches `listen`.
 ///
-/// With it, `/livez` and `/readyz` are for everybody, the latter without its detail. All other pages are for who shows a
-/// certificate of `ca`, as the agents do among themselves, or sends one of `tokens` as `Authorization: Bearer …`.
+/// With it, `/livez` and `/readyz` are for everybody, the latter without its detail. All other pages are for who
+/// shows a certificate of `ca`, as the agents do among themselves, or sends one of `tokens` as
+/// `Authorization: Bearer …`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {

@@ -18,8 +18,8 @@ use crate::ports::{Ports, StepError, chain};
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Pause between two looks at a session that has to expire: each opens a session of its own at every server of ZooKeeper,
-/// which itself looks at expiry once a tick (2 s by default).
+/// Pause between two looks at a session that has to expire: each opens a session of its own at every server of
+/// ZooKeeper, which itself looks at expiry once a tick (2 s by default).
 const EXPIRY_LOOK: Duration = Duration::from_millis(500);
 
 /// How long the old owner's agent may take to stop Kafka cleanly and to release what belongs to the broker.
@@ -249,7 +249,8 @@ impl<'a> Context<'a> {
             return String::new();
         }
         format!(
-            "; {alone} of them have no other replica: records that were acknowledged there shortly before the fault may be lost"
+            "; {alone} of them have no other replica: records that were acknowledged there shortly before the fault \
+             may be lost"
         )
     }
 

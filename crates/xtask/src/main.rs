@@ -9,6 +9,7 @@ mod demo;
 mod docs;
 mod ec2_bed;
 mod fuzz;
+mod go;
 mod image;
 mod kafka;
 mod kubernetes_bed;

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::cache::{self, Staging};
+use crate::go::{self, Module};
 use crate::kafka::fnv1a;
-use crate::kubernetes_bed::{Module, build, go_for};
 use crate::{conformance, shell};
 
 /// By which tests find it.
@@ -50,12 +50,12 @@ const SCHEMA: &str = include_str!("../terraform-bed/schema.py");
 
 /// Why it cannot be built here; `None` where it can, or is there already.
 pub(crate) fn obstacle() -> Option<String> {
-    go_for("OpenTofu", &MODULES).err().map(|error| format!("{error:#}"))
+    go::version_for("OpenTofu", &MODULES).err().map(|error| format!("{error:#}"))
 }
 
 /// Its directory, if it was built with this recipe and this Go.
 pub(crate) fn there() -> Option<PathBuf> {
-    let home = cache::dir().ok()?.join(directory(&go_for("OpenTofu", &MODULES).ok()?));
+    let home = cache::dir().ok()?.join(directory(&go::version_for("OpenTofu", &MODULES).ok()?));
     home.is_dir().then_some(home)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     }
     let cache = cache::dir()?;
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let home = cache.join(directory(&go_for("OpenTofu", &MODULES)?));
+    let home = cache.join(directory(&go::version_for("OpenTofu", &MODULES)?));
     let staging = Staging::new(&cache, "terraform-staging-")?;
     eprintln!("building OpenTofu into {} (once; six minutes of two processors)", home.display());
     let built = build(staging.path(), &home)?;
@@ -95,11 +95,7 @@ fn build(staging: &Path, home: &Path) -> Result<PathBuf> {
     let schema = schema(staging).with_context(|| {
         format!("cannot read the provider's schema out of {BINDINGS}: check the network, and pip's settings")
     })?;
-    for module in &MODULES {
-        build::compile(module, staging, &bed).with_context(|| {
-            format!("cannot build the Go module {}: check the network, and Go's GOPROXY", module.name)
-        })?;
-    }
+    go::build(&MODULES, staging, &bed)?;
     let version = serde_json::from_str::<Value>(&schema)?["version"].as_str().unwrap_or_default().to_owned();
     let platform = shell::stdout_of(Command::new("go").args(["env", "GOOS", "GOARCH"]))?;
     let platform = platform.split_whitespace().collect::<Vec<_>>().join("_");

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::certificate::{CertificateFile, UnknownExpiry};
+use drivers::certificate::{CertificateFile, RENEW_WITHIN, UnknownExpiry};
 use drivers::fence::POWER;
 use drivers::health_signal::peer::Peer;
 use drivers::ledger::kafka::{IN_CLUSTER, ON_NODES};
 use drivers::tls::Tls;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kafka::Dialer;
 use kafka::wire::Controller;
 use recovery::known::home_holder;
@@ -27,8 +27,6 @@ use crate::world::{self, World};
 pub(super) const NETWORK_LIMIT: Duration = Duration::from_secs(3);
 /// A start that reads its logs for longer than this is what a takeover waits for most.
 const LONGEST_SCAN: Duration = Duration::from_secs(60);
-/// A certificate that ends sooner is told of: a fortnight has a day on which somebody can renew it.
-const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 pub(super) fn configuration(config: &Config) -> Vec<Item> {
     let mut items = vec![Item::ok("configuration", config.path.display().to_string())];

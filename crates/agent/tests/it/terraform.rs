@@ -24,8 +24,8 @@ impl Bed {
     fn open() -> Option<Self> {
         let Some(home) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
             eprintln!(
-                "SKIPPED: no OpenTofu to judge with: run `cargo xtask setup --tier ec2`, and set {VARIABLE} to the folder it \
-                 names"
+                "SKIPPED: no OpenTofu to judge with: run `cargo xtask setup --tier ec2`, and set {VARIABLE} to the \
+                 folder it names"
             );
             return None;
         };

@@ -74,8 +74,7 @@ pub(super) fn resolved(file: &Properties, value: &str, given: &Given<'_>) -> Opt
     let mut whole = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let (inner, after) = piece.split_once('}')?;
-        let (provider, rest) = inner.split_once(':')?;
-        let (path, key) = rest.split_once(':').unwrap_or(("", rest));
+        let (provider, path, key) = parts(inner)?;
         whole += &match *classes.get(provider)? {
             ENV => given.environment.get(key)?.clone(),
             FILE => Properties::parse(&std::fs::read(path).ok()?).ok()?.get(key)?.to_owned(),
@@ -87,6 +86,13 @@ pub(super) fn resolved(file: &Properties, value: &str, given: &Given<'_>) -> Opt
     Some(whole)
 }
 
+/// Provider, path and key of `provider:path:key` or `provider:key`.
+fn parts(inner: &str) -> Option<(&str, &str, &str)> {
+    let (provider, rest) = inner.split_once(':')?;
+    let (path, key) = rest.split_once(':').unwrap_or(("", rest));
+    Some((provider, path, key))
+}
+
 /// Every reference, declared or not.
 fn references(file: &Properties) -> BTreeSet<Reference<'_>> {
     let others = file.iter().filter(|(by, _)| !by.starts_with("config.providers"));
@@ -94,8 +100,7 @@ fn references(file: &Properties) -> BTreeSet<Reference<'_>> {
         .flat_map(|(by, value)| {
             let inner = value.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
             inner.filter_map(move |inner| {
-                let (provider, rest) = inner.split_once(':')?;
-                let (path, key) = rest.split_once(':').unwrap_or(("", rest));
+                let (provider, path, key) = parts(inner)?;
                 Some(Reference { by, provider, path, key })
             })
         })

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use jiff::{Span, Timestamp};
+use jiff::Timestamp;
 use kafka::properties::Properties;
 use kafka::security::of_broker::{
     StoreFault, shown_by_pem, shown_by_store, trusted_by_pem, trusted_by_store, validity,
@@ -21,12 +21,10 @@ use super::listeners::{Listener, advertised, bound, is_loopback, list};
 use super::problem::Problem;
 use super::providers::{Given, resolved};
 use super::user::as_user;
+use crate::certificate::RENEW_WITHIN;
 
 /// What [`look`] is about: "could not …".
 pub(super) const STORES: &str = "open the stores of the listeners that speak TLS";
-
-/// A certificate that ends within so many hours is told before: a fortnight.
-const SOON: i64 = 14 * 24;
 
 type Certificate = CertificateDer<'static>;
 type Chain = Vec<Certificate>;
@@ -328,7 +326,7 @@ impl<'a> Judge<'a> {
             return;
         };
         let (now, listener) = (self.now, settings.listener);
-        let soon = now.checked_add(Span::new().hours(SOON)).unwrap_or(Timestamp::MAX);
+        let soon = now.checked_add(RENEW_WITHIN).unwrap_or(Timestamp::MAX);
         if now > until {
             self.told.stop(format!(
                 "the certificate in {place}, which listener {listener} shows, expired at {until}, and this host's \

@@ -1,9 +1,9 @@
 //! `cargo xtask image`: the agent's container image, made without a daemon and without a network.
 //!
-//! The program is linked statically: by the GNU C library, whose lookup of names works so too. So the image has no other
-//! program, and an init container can copy it into any image of Kafka, whatever C library that has. The same checkout,
-//! compiler, C library and CA certificates make the same digest, in whichever directory: paths are mapped away, and all
-//! times are that of the commit.
+//! The program is linked statically: by the GNU C library, whose lookup of names works so too. So the image has no
+//! other program, and an init container can copy it into any image of Kafka, whatever C library that has. The same
+//! checkout, compiler, C library and CA certificates make the same digest, in whichever directory: paths are mapped
+//! away, and all times are that of the commit.
 
 mod archive;
 mod tree;

@@ -1,13 +1,9 @@
-//! Files and directories, and the one way to write them as a tar archive: sorted, with one time, in the format `ustar`.
+//! Files and directories, and one way to archive them: sorted, with one time, in the format `ustar`.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
-
-/// Bytes of a block.
-const BLOCK: usize = 512;
-/// The longest name of an entry, in bytes, for which the format's first field has room.
-const LONGEST: usize = 100;
+use anyhow::{Context, Result};
+use tar::{Builder, EntryType, Header};
 
 /// What is to be archived, by its path without a `/` in front. Directories above an entry are there by themselves.
 #[derive(Debug, Default)]
@@ -46,41 +42,26 @@ impl Tree {
     /// # Errors
     /// A path is too long for the format.
     pub(super) fn tar(&self, time: u64) -> Result<Vec<u8>> {
-        let mut archive = Vec::new();
+        let mut archive = Builder::new(Vec::new());
         for (path, entry) in &self.0 {
-            archive.extend(header(path, entry, time)?);
             let content = entry.content.as_deref().unwrap_or_default();
-            archive.extend(content);
-            archive.resize(archive.len().next_multiple_of(BLOCK), 0);
+            let mut header = Header::new_ustar();
+            header.set_entry_type(if entry.content.is_some() {
+                EntryType::Regular
+            } else {
+                EntryType::Directory
+            });
+            header.set_path(path).with_context(|| format!("{path} cannot be in an archive"))?;
+            header.set_size(content.len() as u64);
+            header.set_mode(entry.mode);
+            header.set_uid(entry.owner.into());
+            header.set_gid(entry.owner.into());
+            header.set_mtime(time);
+            header.set_cksum();
+            archive.append(&header, content)?;
         }
-        // Two empty blocks are the end.
-        archive.resize(archive.len() + 2 * BLOCK, 0);
-        Ok(archive)
+        archive.into_inner().context("cannot end an archive")
     }
-}
-
-fn header(path: &str, entry: &Entry, time: u64) -> Result<[u8; BLOCK]> {
-    let (name, kind) = match entry.content {
-        Some(_) => (path.to_owned(), b'0'),
-        None => (format!("{path}/"), b'5'),
-    };
-    ensure!(name.len() <= LONGEST, "{name} is longer than {LONGEST} bytes");
-    let size = entry.content.as_ref().map_or(0, Vec::len);
-    let mut block = [0; BLOCK];
-    let mut field = |at: usize, text: &[u8]| block[at..at + text.len()].copy_from_slice(text);
-    field(0, name.as_bytes());
-    field(100, format!("{:07o}", entry.mode).as_bytes());
-    field(108, format!("{:07o}", entry.owner).as_bytes());
-    field(116, format!("{:07o}", entry.owner).as_bytes());
-    field(124, format!("{size:011o}").as_bytes());
-    field(136, format!("{time:011o}").as_bytes());
-    // The sum is made as if its own field were spaces.
-    field(148, b"        ");
-    field(156, &[kind]);
-    field(257, b"ustar\x0000");
-    let sum: u32 = block.iter().copied().map(u32::from).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    Ok(block)
 }
 
 #[cfg(test)]

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{MODULES, Module, PACKAGES};
-use crate::shell;
+use super::{MODULES, PACKAGES};
+use crate::{go, shell};
 
-/// Ten minutes for everything, on two idle processors; hours on busy ones.
-const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Builds the bed in `staging`; returns its directory there.
@@ -22,11 +20,7 @@ pub(super) fn build(staging: &Path) -> Result<PathBuf> {
     }
     // What takes seconds fails first.
     unpack(staging, &bed).context("cannot get Debian's packages: check the network and the apt sources")?;
-    for module in &MODULES {
-        compile(module, staging, &bed).with_context(|| {
-            format!("cannot build the Go module {}: check the network, and Go's GOPROXY", module.name)
-        })?;
-    }
+    go::build(&MODULES, staging, &bed)?;
     Ok(bed)
 }
 
@@ -43,39 +37,6 @@ fn unpack(staging: &Path, bed: &Path) -> Result<()> {
     }
     for (from, to) in PACKAGES.iter().flat_map(|(_, files)| *files) {
         fs::rename(root.join(from), bed.join(to)).with_context(|| format!("no package has {from}"))?;
-    }
-    Ok(())
-}
-
-/// Builds the programs of a module into `bin` of `bed`. What the compiler keeps takes gigabytes and goes with the staging area.
-///
-/// # Errors
-/// A module cannot be had, or does not compile.
-pub(crate) fn compile(module: &Module, staging: &Path, bed: &Path) -> Result<()> {
-    let source = staging.join(module.name);
-    for (path, content) in module.files {
-        let path = source.join(path);
-        fs::create_dir_all(path.parent().unwrap_or(&source))?;
-        fs::write(path, content)?;
-    }
-    for (program, package) in module.programs {
-        eprintln!("building {program}");
-        let mut go = Command::new("nice");
-        go.args(["-n", "15", "go", "build", "-trimpath", "-buildvcs=false"])
-            .arg(format!("-ldflags=-s -w {}", module.version))
-            .arg("-o")
-            .arg(bed.join("bin").join(program))
-            .arg(package)
-            .current_dir(&source)
-            .env("GOCACHE", staging.join("gocache"))
-            .envs([
-                ("CGO_ENABLED", "0"),
-                ("GOTOOLCHAIN", "local"),
-                ("GOWORK", "off"),
-                ("GOFLAGS", "-mod=readonly"),
-            ])
-            .stdin(Stdio::null());
-        shell::run_within(LIMIT, &mut go)?;
     }
     Ok(())
 }

@@ -44,8 +44,8 @@ enum Tier {
     Zookeeper,
     /// Every story on hosts with kernels of their own, and a real NFS server. As root.
     Nfs,
-    /// Tests of the drivers for EC2 and their stories on a simulated one, and Terraform's configuration. Builds OpenTofu if
-    /// need be, with Go.
+    /// Tests of the drivers for EC2 and their stories on a simulated one, and Terraform's configuration. Builds
+    /// OpenTofu if need be, with Go.
     Ec2,
     /// Tests of the Kubernetes drivers on a real API server, and every story on real nodes. As root; builds Kubernetes
     /// if need be, with Go.
