@@ -164,7 +164,10 @@ fn base(cluster: &Cluster, host: &str) -> Table {
     section.insert("bootstrap".to_owned(), bootstrap.into());
     section.insert("controllers".to_owned(), controllers.into());
     if let Some(zookeeper) = cluster.zookeeper() {
-        section.insert("zookeeper".to_owned(), format!("{}:2181", zookeeper.host().address()).into());
+        section.insert("zookeeper".to_owned(), zookeeper.address().to_string().into());
+        if let Some(secured) = zookeeper.secured() {
+            secured.configure(&mut section);
+        }
     }
     if let Ok(secured) = cluster.secured() {
         secured.configure(&mut section);

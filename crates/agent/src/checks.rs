@@ -179,7 +179,7 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
 }
 
 fn controllers(config: &Config) -> Vec<Look> {
-    if let Some(connect) = config.cluster.zookeeper.clone() {
+    if let Some(connect) = config.cluster.zookeepers() {
         let known = config.topology.brokers.keys().copied().collect::<Vec<_>>();
         let look = move || zookeeper::look(connect.clone(), known.clone());
         return vec![Look::standing(Check::Controller("ZooKeeper".to_owned()), look)];

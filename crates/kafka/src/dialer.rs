@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::security::{Credentials, Material, Protocol, SecurityConfig};
+use crate::security::{Credentials, Material, Protocol, SecurityConfig, of_tls, tls_error};
 use crate::wire::{Connection, Stream, WireError};
 use recovery::model::Endpoint;
 
@@ -112,11 +112,30 @@ impl Dialer {
         Connection::over(stream, at, self.0.clone())
     }
 
-    /// A connection to what is no broker and no controller, and speaks a protocol of its own.
-    pub(crate) async fn stream(&self, at: &Endpoint, until: Instant) -> Result<Stream, WireError> {
+    /// A connection to what is no broker and no controller, and speaks a protocol of its own; and what secures it.
+    pub(crate) async fn stream(
+        &self,
+        at: &Endpoint,
+        until: Instant,
+    ) -> Result<(Stream, Option<Arc<Material>>), WireError> {
         let addresses = self.resolve(at, until).await?;
         let material = self.material(at, until).await?;
-        self.stream_with(material.as_deref(), at, &addresses, until).await
+        Ok((self.stream_with(material.as_deref(), at, &addresses, until).await?, material))
+    }
+
+    /// What it means that a connection by [`Self::stream`] ended while `api` was asked.
+    pub(crate) fn closed(&self, at: &Endpoint, api: &str, source: io::Error) -> WireError {
+        if let (Some(own), Some(error)) = (&self.0, tls_error(&source)) {
+            own.refused();
+            return of_tls(own, at, error);
+        }
+        WireError::Closed { at: at.clone(), api: api.to_owned(), source }
+    }
+
+    /// What is said of a login that was refused. The files are read anew before the next one.
+    pub(crate) fn unauthenticated(&self, at: &Endpoint, why: &str) -> WireError {
+        let stale = self.0.as_ref().map(|own| own.refuted()).unwrap_or_default();
+        WireError::Unauthenticated { at: at.clone(), why: format!("{why}{stale}") }
     }
 
     async fn stream_with(

@@ -82,6 +82,9 @@ pub fn zookeeper(bytes: &[u8]) {
         assert!(names.iter().map(|name| name.len() + 4).sum::<usize>() <= bytes.len());
     }
     super::zookeeper::failed(said);
+    let text = String::from_utf8_lossy(bytes);
+    let read = super::zookeeper::directives(&text).unwrap_or_default();
+    assert!(read.iter().map(|(name, value)| name.len() + value.len() + 1).sum::<usize>() <= text.len());
 }
 
 /// What is read is written back as the same thing.

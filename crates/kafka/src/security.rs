@@ -83,7 +83,7 @@ pub struct StoreConfig {
 #[serde(deny_unknown_fields)]
 pub struct SaslConfig {
     /// One of those in `sasl.enabled.mechanisms` of the listener. With `PLAIN` the broker is told the password:
-    /// use it within TLS only.
+    /// use it within TLS only. `DIGEST-MD5` is ZooKeeper's, and of no listener of Kafka's.
     pub mechanism: Mechanism,
     /// Who the agent is to Kafka: the principal is `User:` and this name.
     pub user: String,
@@ -104,6 +104,9 @@ pub enum Mechanism {
     /// By a proof.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
+    /// By a proof, at a ZooKeeper.
+    #[serde(rename = "DIGEST-MD5")]
+    DigestMd5,
 }
 
 impl Mechanism {
@@ -114,6 +117,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::DigestMd5 => "DIGEST-MD5",
         }
     }
 }
@@ -184,6 +188,24 @@ impl SecurityConfig {
     /// Everything that is wrong with it, as `key: reason`. `section` is where it stands.
     #[must_use]
     pub fn problems(&self, section: &str) -> Vec<String> {
+        let is_kafkas = |mechanism: Mechanism| mechanism != Mechanism::DigestMd5;
+        let no_mechanism = "is ZooKeeper's; give one of those in sasl.enabled.mechanisms of the listener";
+        self.problems_with(section, is_kafkas, no_mechanism)
+    }
+
+    /// The same where it is for ZooKeeper.
+    #[must_use]
+    pub fn problems_with_zookeeper(&self, section: &str) -> Vec<String> {
+        let is_zookeepers = |mechanism: Mechanism| mechanism == Mechanism::DigestMd5;
+        self.problems_with(section, is_zookeepers, "is Kafka's; ZooKeeper has DIGEST-MD5")
+    }
+
+    fn problems_with(
+        &self,
+        section: &str,
+        fits: impl Fn(Mechanism) -> bool,
+        no_mechanism: &str,
+    ) -> Vec<String> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, why: &str| problems.push(format!("{section}.{key}: {why}"));
         for (key, path) in self.files() {
@@ -237,6 +259,9 @@ impl SecurityConfig {
                     "sasl",
                     &format!("{why}, and {section}.protocol is {}; remove one of them", self.protocol),
                 );
+            }
+            Some(sasl) if !fits(sasl.mechanism) => {
+                wrong("sasl.mechanism", &format!("{} {no_mechanism}", sasl.mechanism.name()));
             }
             Some(sasl) if sasl.user.trim().is_empty() => {
                 wrong("sasl.user", "is empty; give the name that the broker knows");

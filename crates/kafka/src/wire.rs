@@ -36,6 +36,7 @@ use recovery::model::Endpoint;
 pub use self::calls::{ClusterSeen, Election, MetadataSeen, Registration, Topics};
 pub use self::controller::{Controller, ControllerError};
 pub use self::error::WireError;
+pub(crate) use self::login::nonce;
 pub use self::logs::Replica;
 pub use self::rights::{Operation, Rights};
 pub(crate) use self::stream::Stream;

@@ -5,14 +5,20 @@
 //! with it, for five calls in a session of some milliseconds. Jute, ZooKeeper's encoding, is big-endian numbers, and
 //! strings and lists with their lengths before them.
 
+mod digest_md5;
+
+pub(crate) use self::digest_md5::directives;
+
 use std::io;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout_at};
 
 use crate::Dialer;
-use crate::wire::{Stream, WireError};
+use crate::security::Login;
+use crate::wire::{Stream, WireError, nonce};
 use recovery::model::Endpoint;
 
 /// The longest answer that is read. ZooKeeper's own limit for what a node holds is 1 MiB (`jute.maxbuffer`).
@@ -25,6 +31,10 @@ const PASSWORD: [u8; 16] = [0; 16];
 const ANY: i32 = -1;
 /// There is no such node.
 const NO_NODE: i32 = -101;
+/// A login was refused.
+const AUTH_FAILED: i32 = -115;
+/// The same, or none was tried, where every client must log in (`sessionRequireClientSASLAuth`).
+const MUST_LOG_IN: i32 = -124;
 
 /// The operations, by ZooKeeper's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +44,7 @@ enum Op {
     GetChildren = 8,
     Sync = 9,
     Multi = 14,
+    Sasl = 102,
     Close = -11,
 }
 
@@ -48,6 +59,7 @@ pub struct ZNode {
 
 /// One session with one server.
 pub struct ZooKeeper {
+    dialer: Dialer,
     at: Endpoint,
     stream: Stream,
     inbox: BytesMut,
@@ -56,14 +68,23 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Begins a session at one server, for calls that all end within `limit`.
+    /// Begins a session at one server, for calls that all end within `limit`, and logs in there.
     ///
     /// # Errors
     /// See [`WireError`]. A server without a quorum closes the connection.
     pub async fn open(dialer: &Dialer, at: &Endpoint, limit: Duration) -> Result<Self, WireError> {
         let until = Instant::now() + limit;
-        let stream = dialer.stream(at, until).await?;
-        let mut opened = Self { at: at.clone(), stream, inbox: BytesMut::new(), last: 0, until };
+        let (stream, material) = dialer.stream(at, until).await?;
+        let (dialer, at, inbox) = (dialer.clone(), at.clone(), BytesMut::new());
+        let mut opened = Self { dialer, at, stream, inbox, last: 0, until };
+        opened.begin().await?;
+        if let Some(login) = material.as_ref().and_then(|material| material.login.as_ref()) {
+            opened.log_in(login).await?;
+        }
+        Ok(opened)
+    }
+
+    async fn begin(&mut self) -> Result<(), WireError> {
         let mut hello = BytesMut::new();
         hello.put_i32(0);
         hello.put_i64(0);
@@ -71,13 +92,40 @@ impl ZooKeeper {
         hello.put_i64(0);
         put_bytes(&mut hello, &PASSWORD);
         hello.put_u8(0);
-        opened.send(&hello, "connect").await?;
-        let mut said = opened.frame("connect").await?;
+        self.send(&hello, "connect").await?;
+        let mut said = self.frame("connect").await?;
         let (_, lives) = (said.try_get_i32().ok(), said.try_get_i32().ok());
         match lives {
-            Some(lives) if lives > 0 => Ok(opened),
-            Some(_) => Err(opened.nonsense("a ZooKeeper that gives no session")),
-            None => Err(opened.nonsense("its first words are none of ZooKeeper's")),
+            Some(lives) if lives > 0 => Ok(()),
+            Some(_) => Err(self.nonsense("a ZooKeeper that gives no session")),
+            None => Err(self.nonsense("its first words are none of ZooKeeper's")),
+        }
+    }
+
+    /// By DIGEST-MD5. The server's own proof is asked for, too.
+    async fn log_in(&mut self, login: &Login) -> Result<(), WireError> {
+        let challenge = self.token(login, &[]).await?;
+        let (user, password) = (&login.config.user, login.password.expose_secret());
+        let proof = digest_md5::prove(&challenge, user, password, &nonce(&self.at)?);
+        let proof = proof.map_err(|why| self.refused(&why))?;
+        let answer = self.token(login, proof.message.as_bytes()).await?;
+        proof.check(&answer).map_err(|why| self.refused(&why))
+    }
+
+    /// One message of the mechanism, and the server's answer.
+    async fn token(&mut self, login: &Login, message: &[u8]) -> Result<Bytes, WireError> {
+        let mut request = BytesMut::new();
+        put_bytes(&mut request, message);
+        let (section, user) = (&login.section, &login.config.user);
+        match self.call(Op::Sasl, "sasl", &request).await {
+            Ok(Ok(mut said)) => get_bytes(&mut said).ok_or_else(|| self.nonsense("a login is cut short")),
+            Ok(Err(AUTH_FAILED | MUST_LOG_IN)) => Err(self.refused(&format!(
+                "the password of user {user} is refused: put it into {} ({section}.sasl.password_file), as \
+                 user_{user} has it in the section `Server` of ZooKeeper's JAAS file",
+                login.config.password_file.display()
+            ))),
+            Ok(Err(code)) => Err(self.no("sasl", &format!("as {user}"), code)),
+            Err(error) => Err(error),
         }
     }
 
@@ -198,12 +246,16 @@ impl ZooKeeper {
         }
     }
 
+    fn refused(&self, why: &str) -> WireError {
+        self.dialer.unauthenticated(&self.at, why)
+    }
+
     fn silent(&self, api: &str) -> WireError {
         WireError::Silent { at: self.at.clone(), api: api.to_owned() }
     }
 
     fn closed(&self, api: &str, source: io::Error) -> WireError {
-        WireError::Closed { at: self.at.clone(), api: api.to_owned(), source }
+        self.dialer.closed(&self.at, api, source)
     }
 
     fn nonsense(&self, why: &str) -> WireError {
@@ -230,6 +282,9 @@ fn name_of(code: i16) -> &'static str {
         -111 => "NotEmpty",
         -112 => "SessionExpired",
         -115 => "AuthFailed",
+        -124 => {
+            "SessionClosedRequireAuth: every client must log in, so set sasl in [cluster.zookeeper_security]"
+        }
         _ => "no code that is known here",
     }
 }

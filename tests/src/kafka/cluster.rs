@@ -57,6 +57,8 @@ pub struct ClusterSpec {
     pub guests: BTreeMap<i32, GuestHome>,
     /// How it is secured.
     pub security: Security,
+    /// Whether its ZooKeeper, where it has one, has TLS, logins and ACLs.
+    pub secure_zookeeper: bool,
 }
 
 impl Default for ClusterSpec {
@@ -73,8 +75,23 @@ impl Default for ClusterSpec {
             storage: Storage::Bind,
             guests: BTreeMap::new(),
             security: Security::Plaintext,
+            secure_zookeeper: false,
         }
     }
+}
+
+/// The ZooKeeper of a cluster that has one, and how its brokers are started.
+fn zookeeper(lab: &Lab, kafka: &Kafka, conf: &Path, spec: &ClusterSpec) -> Result<(Option<Server>, Jvm)> {
+    let jvm = spec.jvm.clone();
+    if !kafka.has_zookeeper() {
+        return Ok((None, jvm));
+    }
+    let server = Server::start(lab, kafka, conf, spec.secure_zookeeper)?;
+    let jvm = match server.secured() {
+        Some(secured) => secured.jvm(jvm, "client"),
+        None => jvm,
+    };
+    Ok((Some(server), jvm))
 }
 
 /// A running cluster.
@@ -123,6 +140,7 @@ impl Cluster {
         let conf = lab.kept("conf")?;
         let log4j = log_settings(&conf)?;
         let secured = Secured::prepare(spec.security, conf.join("security"))?;
+        let (zookeeper, brokers_jvm) = zookeeper(lab, &kafka, &conf, spec)?;
         let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
 
         let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
@@ -144,7 +162,6 @@ impl Cluster {
             let (process, tls) = (Mutex::default(), secured.as_ref().map(Secured::own));
             Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process, tls })
         };
-        let zookeeper = kafka.has_zookeeper().then(|| Server::start(lab, &kafka, &conf)).transpose()?;
         let alone = spec.combined || zookeeper.is_some();
         let controllers: Vec<Node> = (1..=if alone { 0 } else { spec.controllers })
             .map(|n| {
@@ -153,12 +170,12 @@ impl Cluster {
             })
             .collect::<Result<_>>()?;
         let brokers: Vec<Node> = (1..=spec.brokers)
-            .map(|n| node(i32::from(n), (&format!("b{n}"), 110 + n), 10 + n, BROKER_PORT, &spec.jvm))
+            .map(|n| node(i32::from(n), (&format!("b{n}"), 110 + n), 10 + n, BROKER_PORT, &brokers_jvm))
             .collect::<Result<_>>()?;
 
         let voters = voters(&controllers, &brokers);
         let held_by = match &zookeeper {
-            Some(_) => By::ZooKeeper(Server::address()),
+            Some(server) => By::ZooKeeper(server),
             None => By::Controllers(&voters),
         };
         let by = secured.as_ref();
@@ -180,7 +197,7 @@ impl Cluster {
 
         let template = conf.join("template.properties");
         write_properties(&template, &properties::template(spec, by, held_by, &common))?;
-        let command = run(&spec.jvm, "{properties}");
+        let command = run(&brokers_jvm, "{properties}");
         Ok(Self {
             brokers,
             controllers,

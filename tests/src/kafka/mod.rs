@@ -24,7 +24,7 @@ pub(crate) use node::pid_file;
 pub use secured::{AGENT_PASSWORD, Secured, Security, Signer};
 pub use watch::{Rejoin, Standing, Watch};
 pub use wire::{ClusterView, Door, Partition, Wire};
-pub use zookeeper::Server as ZooKeeper;
+pub use zookeeper::{SecuredZooKeeper, Server as ZooKeeper};
 
 /// Names the directory that holds Kafka's `libs`.
 const HOME: &str = "UNDERSTUDY_KAFKA_HOME";
@@ -79,6 +79,13 @@ impl Jvm {
     #[must_use]
     pub fn without_archive(self) -> Self {
         Self { archived: false, ..self }
+    }
+
+    /// The same, and told this.
+    #[must_use]
+    pub(crate) fn with(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
     }
 
     /// What `kafka-server-start.sh` would use, but for the heap: for measurements.

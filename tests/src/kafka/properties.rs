@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::cluster::ClusterSpec;
 use super::node::{BROKER_PORT, CONTROLLER_PORT, Node};
 use super::secured::{BETWEEN_PORT, Secured};
+use super::zookeeper::{SecuredZooKeeper, Server};
 
 pub(super) type Properties = Vec<(String, String)>;
 
@@ -24,8 +25,8 @@ pub(super) fn owned<const N: usize>(entries: [(&str, String); N]) -> Properties 
 pub(super) enum By<'a> {
     /// Controllers of its own, as voters.
     Controllers(&'a [String]),
-    /// ZooKeeper, at this address.
-    ZooKeeper(SocketAddr),
+    /// ZooKeeper.
+    ZooKeeper(&'a Server),
 }
 
 impl By<'_> {
@@ -36,7 +37,11 @@ impl By<'_> {
                 ("controller.listener.names", "CONTROLLER".to_owned()),
                 ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned()),
             ]),
-            By::ZooKeeper(at) => owned([("zookeeper.connect", at.to_string())]),
+            By::ZooKeeper(server) => {
+                let mut properties = owned([("zookeeper.connect", server.address().to_string())]);
+                properties.extend(server.secured().map(SecuredZooKeeper::of_brokers).unwrap_or_default());
+                properties
+            }
         }
     }
 

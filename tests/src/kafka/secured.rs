@@ -69,8 +69,8 @@ pub struct Secured {
     own: Arc<rustls::ClientConfig>,
 }
 
-struct Authority {
-    pem: String,
+pub(super) struct Authority {
+    pub(super) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Secured {
 }
 
 impl Authority {
-    fn new(name: &str) -> Result<Self> {
+    pub(super) fn new(name: &str) -> Result<Self> {
         let (key, mut params) = (KeyPair::generate()?, CertificateParams::default());
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -92,7 +92,7 @@ impl Authority {
     }
 
     /// A certificate that makes its holder `user`, for these names and addresses, and its key.
-    fn issue(&self, user: &str, names: &[String]) -> Result<(String, String)> {
+    pub(super) fn issue(&self, user: &str, names: &[String]) -> Result<(String, String)> {
         let (key, mut params) = (KeyPair::generate()?, CertificateParams::new(names)?);
         params.distinguished_name.push(DnType::CommonName, user);
         Ok((params.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))

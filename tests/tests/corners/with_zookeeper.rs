@@ -2,6 +2,7 @@
 //! controller.
 
 use anyhow::{Context, ensure};
+use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Fault, eventually, story};
 
@@ -44,6 +45,40 @@ fn what_a_dead_broker_left_in_zookeeper_is_removed_after_the_proof() {
         let said = ["ZooKeeper removed the dead broker's registration", "recovered"];
         scenario.journal_says(1, &said, PATIENCE)?;
         ensure!(is_controller().is_err(), "its controller's node is still there");
+        scenario.verdict()?;
+        Ok(())
+    });
+}
+
+/// Only who the brokers are may remove what one of them left.
+#[test]
+fn a_zookeeper_with_tls_logins_and_acls_is_spoken_to_as_the_brokers_do() {
+    story("a_zookeeper_with_tls_logins_and_acls_is_spoken_to_as_the_brokers_do", |lab| {
+        let cluster = ClusterSpec { secure_zookeeper: true, ..ClusterSpec::default() };
+        let setup = Setup { mode: "observe", cluster, ..Setup::default() };
+        let scenario = Scenario::begin(lab, &setup)?;
+        let zookeeper = scenario.cluster.zookeeper().context("no ZooKeeper")?;
+        let secured = zookeeper.secured().context("it is not secured")?;
+        scenario.start_agents()?;
+        let checked = scenario.cli(&["check"], 0)?.stdout;
+        ensure!(checked.contains("brokers 1, 2, 3 are registered in"), "{checked}");
+        secured.password_of_agent(Some("not-the-one"))?;
+        let checked = scenario.cli(&["check"], 0)?.stdout;
+        ensure!(checked.contains("the password of user kafka is refused: put it into"), "{checked}");
+        secured.password_of_agent(None)?;
+
+        // The bed is as strict as it says.
+        let refused = zookeeper.say_as_stranger(&["delete", "/brokers/ids/1"])?;
+        ensure!(refused.contains("Insufficient permission") || refused.contains("NoAuth"), "{refused}");
+
+        let victim = scenario.victim()?.clone();
+        let rejoin = scenario.recovered_after(PATIENCE, || {
+            victim.power_off()?;
+            scenario.cli(&["failover", "--broker", "1", "--yes", "--override"], 0).map(drop)
+        })?;
+        ensure!(rejoin.gone < SESSION - 3.0, "it waited for its session: {rejoin:?}");
+        let said = ["ZooKeeper removed the dead broker's registration", "recovered"];
+        scenario.journal_says(1, &said, PATIENCE)?;
         scenario.verdict()?;
         Ok(())
     });

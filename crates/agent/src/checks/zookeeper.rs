@@ -1,15 +1,17 @@
 //! Whether ZooKeeper can be asked, in a cluster that has no controllers of its own.
 
-use drivers::cluster::zookeeper::ZooKeeperConnect;
+use drivers::cluster::zookeeper::ZooKeepers;
 use recovery::model::{BrokerId, Check};
 
 use super::Item;
 
 /// Whether ZooKeeper tells who is registered, in the place that the cluster has there.
-pub(super) async fn look(connect: ZooKeeperConnect, guarded: Vec<BrokerId>) -> Vec<Item> {
+pub(super) async fn look(connect: ZooKeepers, guarded: Vec<BrokerId>) -> Vec<Item> {
     let item = Check::Controller("ZooKeeper".to_owned());
     let remedy = "until it answers, a takeover waits for the dead broker's session: let this host reach it, and correct \
-                  cluster.zookeeper, which ends with the chroot of zookeeper.connect where that has one";
+                  cluster.zookeeper, which ends with the chroot of zookeeper.connect where that has one, and \
+                  [cluster.zookeeper_security], which has protocol = \"SSL\" or \"SASL_SSL\" where the brokers have \
+                  zookeeper.ssl.client.enable=true";
     let (registered, controller) = match connect.look().await {
         Ok(seen) => seen,
         Err(why) => return vec![Item::warn(item, why, remedy)],

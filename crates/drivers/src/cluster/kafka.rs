@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::advertised::Dialled;
 use super::registration::{self, Told};
-use super::zookeeper::ZooKeeperConnect;
+use super::zookeeper::{ZooKeeperConnect, ZooKeepers};
 use crate::certificate::CertificateFile;
 use crate::clock::SystemClock;
 use crate::health_signal::peer::Peer;
@@ -74,12 +74,20 @@ pub struct ClusterConfig {
     /// The same for the controllers' own listeners, where they are secured otherwise than the brokers'.
     #[serde(default)]
     pub controllers_security: Option<SecurityConfig>,
+    /// How ZooKeeper is secured, where it is. Its listener (`secureClientPort`) has `protocol = "SSL"`, and a login by
+    /// DIGEST-MD5 makes it `SASL_SSL`, or `SASL_PLAINTEXT` at a `clientPort`. With `zookeeper.set.acl=true` only who the
+    /// brokers are may remove what one of them left: so log in by the name that is in the section `Client` of their
+    /// JAAS file or, without one, show a certificate of the same subject as theirs.
+    #[serde(default)]
+    pub zookeeper_security: Option<SecurityConfig>,
 }
 
 /// Where it stands in the configuration how listeners are secured.
 const SECURITY: &str = "cluster.security";
 /// The same for the controllers' own.
 const CONTROLLERS_SECURITY: &str = "cluster.controllers_security";
+/// The same for ZooKeeper.
+const ZOOKEEPER_SECURITY: &str = "cluster.zookeeper_security";
 
 impl ClusterConfig {
     /// What its listeners are reached with.
@@ -92,9 +100,19 @@ impl ClusterConfig {
         Dialers { controllers: controllers.unwrap_or_else(|| brokers.clone()), brokers }
     }
 
+    /// The ZooKeeper of a cluster that has one.
+    #[must_use]
+    pub fn zookeepers(&self) -> Option<ZooKeepers> {
+        let secured = self.zookeeper_security.as_ref();
+        let dialer = secured.map(|config| Dialer::secured(config, ZOOKEEPER_SECURITY));
+        let connect = self.zookeeper.clone()?;
+        Some(ZooKeepers::new(connect, dialer.unwrap_or_else(Dialer::plaintext)))
+    }
+
     /// The files with certificates that it needs.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateFile> + '_ {
-        self.security.iter().chain(&self.controllers_security).flat_map(CertificateFile::of)
+        let all = self.security.iter().chain(&self.controllers_security).chain(&self.zookeeper_security);
+        all.flat_map(CertificateFile::of)
     }
 
     /// Everything that is wrong with it, as `key: reason`.
@@ -134,6 +152,14 @@ impl ClusterConfig {
                 "{CONTROLLERS_SECURITY}: there are no cluster.controllers; name them, or remove the section"
             ));
         }
+        if let Some(config) = &self.zookeeper_security {
+            problems.extend(config.problems_with_zookeeper(ZOOKEEPER_SECURITY));
+            if self.zookeeper.is_none() {
+                problems.push(format!(
+                    "{ZOOKEEPER_SECURITY}: there is no cluster.zookeeper; name it, or remove the section"
+                ));
+            }
+        }
         problems
     }
 }
@@ -143,6 +169,7 @@ impl ClusterConfig {
 pub struct KafkaCluster {
     pub(super) dialers: Dialers,
     config: ClusterConfig,
+    zookeeper: Option<ZooKeepers>,
     /// The guarded brokers' listeners.
     listeners: BTreeMap<BrokerId, Endpoint>,
     known: Mutex<Known>,
@@ -174,7 +201,8 @@ impl KafkaCluster {
             return Err(problems);
         }
         let (known, peers, dialled) = (Mutex::default(), Vec::new(), Dialled::default());
-        Ok(Self { dialers, config, listeners, known, peers, dialled })
+        let zookeeper = config.zookeepers();
+        Ok(Self { dialers, config, zookeeper, listeners, known, peers, dialled })
     }
 
     /// Has these agents dial what the cluster advertises as well.
@@ -407,7 +435,7 @@ impl Cluster for KafkaCluster {
     async fn registered(&self, broker: BrokerId) -> Result<bool, StepError> {
         let action = || format!("see whether broker {broker} is registered");
         let failed = |why: String| StepError::Failed { driver: DRIVER, action: action(), source: why.into() };
-        if let Some(zookeeper) = &self.config.zookeeper {
+        if let Some(zookeeper) = &self.zookeeper {
             return zookeeper
                 .look()
                 .await
@@ -429,7 +457,7 @@ impl Cluster for KafkaCluster {
     }
 
     async fn unregister(&self, broker: BrokerId, sharing: &BTreeSet<BrokerId>) -> Unregistered {
-        if let Some(zookeeper) = &self.config.zookeeper {
+        if let Some(zookeeper) = &self.zookeeper {
             return zookeeper.remove(broker, sharing).await;
         }
         let begun = SystemClock.now().mono;

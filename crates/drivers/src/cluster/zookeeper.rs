@@ -33,6 +33,19 @@ pub struct ZooKeeperConnect {
     chroot: String,
 }
 
+/// A ZooKeeper, and how it is reached.
+#[derive(Debug, Clone)]
+pub struct ZooKeepers {
+    connect: ZooKeeperConnect,
+    dialer: Dialer,
+}
+
+impl fmt::Display for ZooKeepers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connect.fmt(f)
+    }
+}
+
 impl FromStr for ZooKeeperConnect {
     type Err = String;
 
@@ -69,6 +82,22 @@ impl fmt::Display for ZooKeeperConnect {
 }
 
 impl ZooKeeperConnect {
+    fn of_broker(&self, broker: BrokerId) -> String {
+        format!("{}/brokers/ids/{broker}", self.chroot)
+    }
+
+    fn controller(&self) -> String {
+        format!("{}/controller", self.chroot)
+    }
+}
+
+impl ZooKeepers {
+    /// Servers that are reached by `dialer`.
+    #[must_use]
+    pub fn new(connect: ZooKeeperConnect, dialer: Dialer) -> Self {
+        Self { connect, dialer }
+    }
+
     /// The brokers that are registered, and the one that is the controller, by a server that has caught up with the one
     /// that leads.
     ///
@@ -110,7 +139,7 @@ impl ZooKeeperConnect {
         broker: BrokerId,
         nodes: Vec<String>,
     ) -> Unregistered {
-        let own = self.of_broker(broker);
+        let own = self.connect.of_broker(broker);
         let all: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let removed = match session.remove(&all).await {
             // None was: another controller may have been elected in between.
@@ -126,21 +155,21 @@ impl ZooKeeperConnect {
 
     /// What ends with the session of `broker`: its registration, and the controller's node if that is its own.
     async fn left_by(&self, session: &mut ZooKeeper, broker: BrokerId) -> Result<Vec<String>, WireError> {
-        let own = self.of_broker(broker);
+        let own = self.connect.of_broker(broker);
         let Some(registered) = session.get(&own).await? else { return Ok(vec![own]) };
-        let controller = session.get(&self.controller()).await?;
+        let controller = session.get(&self.connect.controller()).await?;
         let both = controller.is_some_and(|controller| controller.session == registered.session);
-        Ok(std::iter::once(own).chain(both.then(|| self.controller())).collect())
+        Ok(std::iter::once(own).chain(both.then(|| self.connect.controller())).collect())
     }
 
     async fn seen(
         &self,
         session: &mut ZooKeeper,
     ) -> Result<(BTreeSet<BrokerId>, Option<BrokerId>), WireError> {
-        let ids = format!("{}/brokers/ids", self.chroot);
+        let ids = format!("{}/brokers/ids", self.connect.chroot);
         session.sync(&ids).await?;
         let names = session.children(&ids).await?.unwrap_or_default();
-        let controller = session.get(&self.controller()).await?;
+        let controller = session.get(&self.connect.controller()).await?;
         let id = |content: &[u8]| {
             let content: serde_json::Value = serde_json::from_slice(content).ok()?;
             i32::try_from(content["brokerid"].as_i64()?).ok().map(BrokerId)
@@ -149,19 +178,10 @@ impl ZooKeeperConnect {
         Ok((registered, controller.and_then(|node| id(&node.data))))
     }
 
-    fn of_broker(&self, broker: BrokerId) -> String {
-        format!("{}/brokers/ids/{broker}", self.chroot)
-    }
-
-    fn controller(&self) -> String {
-        format!("{}/controller", self.chroot)
-    }
-
     /// A session with the server that is the first to give one. Nobody waits for the others: one of them may have died
     /// with the broker.
     async fn session(&self) -> Result<ZooKeeper, String> {
-        let dialer = Dialer::plaintext();
-        let asked = self.servers.iter().map(|at| ZooKeeper::open(&dialer, at, LIMIT));
+        let asked = self.connect.servers.iter().map(|at| ZooKeeper::open(&self.dialer, at, LIMIT));
         let (mut asked, mut failures) = (asked.collect::<FuturesUnordered<_>>(), Vec::new());
         while let Some(opened) = asked.next().await {
             match opened {

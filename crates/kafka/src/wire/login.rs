@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Asked, Connection, WireError};
 use crate::security::{Hash, Login, Mechanism, Scram};
+use recovery::model::Endpoint;
 
 /// The version in which the mechanism's own messages are wrapped (Kafka 1.0).
 const HANDSHAKE_VERSION: i16 = 1;
@@ -26,6 +27,7 @@ impl Connection {
             }
             Mechanism::ScramSha256 => self.scram(Hash::Sha256, login, until).await,
             Mechanism::ScramSha512 => self.scram(Hash::Sha512, login, until).await,
+            Mechanism::DigestMd5 => Err(self.refused("DIGEST-MD5 is for ZooKeeper alone".to_owned())),
         }
     }
 
@@ -55,7 +57,7 @@ impl Connection {
     }
 
     async fn scram(&mut self, hash: Hash, login: &Login, until: Instant) -> Result<(), WireError> {
-        let scram = Scram::new(hash, &login.config.user, self.nonce()?);
+        let scram = Scram::new(hash, &login.config.user, nonce(&self.at)?);
         let first = self.say(login, scram.first(), until).await?;
         let proof = scram.prove(&first, login.password.expose_secret()).map_err(|why| self.refused(why))?;
         let last = self.say(login, proof.message.clone(), until).await?;
@@ -83,19 +85,19 @@ impl Connection {
             .map_err(|_| self.refused("its answer is not text".to_owned()))
     }
 
-    /// Never used before, and without a comma.
-    fn nonce(&self) -> Result<String, WireError> {
-        let mut bytes = [0; 24];
-        let drawn = SystemRandom::new().fill(&mut bytes);
-        let source = || std::io::Error::other("this host has no random numbers");
-        drawn.map_err(|_| WireError::Local { at: self.at.clone(), source: source() })?;
-        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-
     fn refused(&self, why: String) -> WireError {
         let stale = self.credentials.as_ref().map(|own| own.refuted()).unwrap_or_default();
         WireError::Unauthenticated { at: self.at.clone(), why: format!("{why}{stale}") }
     }
+}
+
+/// For a login at `at`: never used before, and without a comma.
+pub(crate) fn nonce(at: &Endpoint) -> Result<String, WireError> {
+    let mut bytes = [0; 24];
+    let drawn = SystemRandom::new().fill(&mut bytes);
+    let source = || std::io::Error::other("this host has no random numbers");
+    drawn.map_err(|_| WireError::Local { at: at.clone(), source: source() })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The answer to `SaslHandshake`: an error code and what is offered. It is not in the flexible encoding, so the

@@ -5,6 +5,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::security::{Mechanism, Protocol, SaslConfig, SecurityConfig};
 
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -131,6 +132,47 @@ async fn who_is_no_zookeeper_or_has_no_quorum_is_told() {
     assert!(opening(vec![session(0)]).await.contains("gives no session"));
     assert!(opening(vec![b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]).await.contains("longer than any"));
     assert!(opening(vec![framed(&[&[0; 5]])]).await.contains("none of ZooKeeper's"));
+}
+
+#[tokio::test]
+async fn a_login_that_is_refused_or_proves_nothing_of_the_server_is_told() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "planted-secret\n").unwrap();
+    let sasl = SaslConfig {
+        mechanism: Mechanism::DigestMd5,
+        user: "kafka".to_owned(),
+        password_file: file.path().to_owned(),
+    };
+    let config = SecurityConfig {
+        protocol: Protocol::SaslPlaintext,
+        ca: None,
+        certificate: None,
+        key: None,
+        truststore: None,
+        keystore: None,
+        sasl: Some(sasl),
+    };
+    let dialer = Dialer::secured(&config, "cluster.zookeeper_security");
+    let challenge = text("realm=\"zk-sasl-md5\",nonce=\"n\",charset=utf-8,algorithm=md5-sess");
+    let opening = async |last: Vec<u8>| {
+        let (at, asked) = server(vec![session(4000), reply(1, 0, &challenge), last]).await;
+        let why = ZooKeeper::open(&dialer, &at, LIMIT).await.err().unwrap().to_string();
+        let asked = asked.await.unwrap().concat();
+        assert!(!String::from_utf8_lossy(&asked).contains("planted-secret"), "the password was sent");
+        assert!(String::from_utf8_lossy(&asked).contains("username=\"kafka\",realm=\"zk-sasl-md5\""));
+        why
+    };
+    let forged = opening(reply(2, 0, &text("rspauth=00000000000000000000000000000000"))).await;
+    assert!(forged.contains("does not show that it knows the password itself"), "{forged}");
+    for code in [AUTH_FAILED, MUST_LOG_IN] {
+        let refused = opening(reply(2, code, &[])).await;
+        let told =
+            format!("put it into {} (cluster.zookeeper_security.sasl.password_file)", file.path().display());
+        assert!(
+            refused.contains("the password of user kafka is refused") && refused.contains(&told),
+            "{refused}"
+        );
+    }
 }
 
 #[test]

@@ -223,6 +223,7 @@ impl Bed {
             bootstrap: vec![dead.clone(), self.brokers[0].at.clone()],
             controllers: controllers.iter().map(|text| text.parse().unwrap()).collect(),
             zookeeper: None,
+            zookeeper_security: None,
             id: id.map(str::to_owned),
             security: None,
             controllers_security: None,
