@@ -15,6 +15,7 @@ import tarfile
 
 # What a configuration uses besides is no known kind to the tests: add it here.
 RESOURCES = [
+    "ec2_subnet_cidr_reservation",
     "fsx_ontap_file_system",
     "fsx_ontap_storage_virtual_machine",
     "fsx_ontap_volume",
@@ -38,7 +39,7 @@ RESOURCES = [
     "vpc_security_group_egress_rule",
     "vpc_security_group_ingress_rule",
 ]
-DATA = ["ami", "availability_zones"]
+DATA = ["ami"]
 
 MEMBER = re.compile(r"// (\w+) - computed: (\w+), optional: (\w+), required: (\w+)")
 CLASS = re.compile(r"^class (\w+) extends cdktn\.(\w+) \{$(.*?)^\}$", re.M | re.S)

@@ -64,12 +64,14 @@ locals {
     runcmd   = [["sh", "/root/first-boot"]]
     write_files = concat([
       { path = "/root/first-boot", content = join("\n", concat(local.install_kafka, [
+        "if [ -d /etc/netplan ]; then install -m 0600 /root/50-cloud-init.yaml /etc/netplan/ && netplan apply; fi",
         "curl -fsSL '${var.understudy.url}' -o /root/understudy",
         "echo '${var.understudy.sha256}  /root/understudy' | sha256sum --check --strict",
         "install -m 0755 /root/understudy /usr/bin/understudy",
         "(umask 077; aws secretsmanager get-secret-value --region '${var.region}' --secret-id '${aws_secretsmanager_secret.vsadmin.arn}' --query SecretString --output text >/etc/understudy/ontap.password)",
         # The certificate that the SVM has now is the one that is trusted from here on.
         "pin=$(openssl s_client -connect '${local.endpoint.management[0].dns_name}:443' </dev/null | openssl x509 -noout -fingerprint -sha256 | cut -d= -f2)",
+        "test -n \"$pin\"",
         "sed -i \"s/@PIN@/$pin/\" /etc/understudy/understudy.toml",
         "mkdir -p /mnt/understudy",
         "echo '${local.endpoint.nfs[0].dns_name}:/ledger /mnt/understudy nfs4 ${local.nfs} 0 0' >>/etc/fstab",
@@ -78,6 +80,11 @@ locals {
         "",
       ])) },
       local.sysusers,
+      # networkd drops addresses that it did not set itself when it is restarted, as by an upgrade: a broker's is one of them.
+      { path = "/etc/systemd/network/10-netplan-${local.link}.network.d/understudy.conf", content = "[Network]\nKeepConfiguration=static\n" },
+      # A host that is made anew may find a broker's address on its interface: the link has its own alone, by DHCP.
+      { path = "/etc/cloud/cloud.cfg.d/99-understudy.cfg", content = "network: { config: disabled }\n" },
+      { path = "/root/50-cloud-init.yaml", permissions = "0600", content = "network: { version: 2, ethernets: { ${local.link}: { dhcp4: true } } }\n" },
       { path = "/etc/modprobe.d/nfs.conf", content = "options nfs nfs4_unique_id=${var.name}-${name} max_session_slots=180\n" },
       { path = "/etc/understudy/understudy.toml", permissions = "0600", content = local.configurations[name] },
       { path = "/etc/systemd/system/kafka@.service", content = file("${local.units}/kafka@.service") },
@@ -86,12 +93,15 @@ locals {
       { path = "/etc/systemd/system/kafka@.service.d/site.conf", content = "[Unit]\nRequiresMountsFor=/mnt/understudy\n" },
       ], contains(keys(local.homes), name) ? [
       { path = "/etc/kafka/server.properties", content = local.properties[name] },
-      { path = "/etc/systemd/system/kafka@${host.brokers[0].id}.service.d/site.conf", content = join("\n", [
+      # What a takeover gives Kafka by [broker_host.environment].
+      { path = "/etc/kafka/kafka.env", content = "KAFKA_HEAP_OPTS=-Xms${var.heap} -Xmx${var.heap}\n" },
+      { path = "/etc/systemd/system/kafka@${host.brokers[0].id}.service.d/home.conf", content = join("\n", [
         "[Unit]", "RequiresMountsFor=/mnt/kafka/broker${host.brokers[0].id}", "[Service]",
         "ExecStartPre=+ip addr replace ${host.brokers[0].address}/${local.prefix} dev ${local.link}", ""
       ]) },
       { path = "/usr/local/sbin/kafka-begin", permissions = "0755", content = templatefile("${path.module}/templates/kafka-begin.tftpl", {
         broker = host.brokers[0], nfs = local.endpoint.nfs[0].dns_name, options = local.nfs, cluster_id = var.cluster_id
+        region = var.region, interface = aws_network_interface.host[name].id
       }) },
       ] : [
       { path = "/etc/understudy/server.properties", content = local.properties[name] },
@@ -116,13 +126,14 @@ locals {
   } }
 }
 
-# The first address is the host's own. What comes and goes after it is EC2's and Understudy's business.
+# The first address is the host's own. A broker's comes with `kafka-begin`: one that is here at the first boot would be taken
+# for the host's by cloud-init. What comes and goes after it is EC2's and Understudy's business.
 resource "aws_network_interface" "host" {
   for_each                = local.hosts
   subnet_id               = aws_subnet.hosts.id
   security_groups         = [aws_security_group.kafka.id]
   private_ip_list_enabled = true
-  private_ip_list         = concat([each.value.address], contains(keys(local.homes), each.key) ? [each.value.brokers[0].address] : [])
+  private_ip_list         = [each.value.address]
   tags                    = merge(local.tags, { Name = "${var.name}-${each.key}" })
   lifecycle {
     ignore_changes = [private_ip_list]

@@ -1,10 +1,5 @@
 # One zone: a secondary address does not leave its subnet, and an FSx file system in one zone goes with it.
-data "aws_availability_zones" "up" {
-  state = "available"
-}
-
 locals {
-  zone = data.aws_availability_zones.up.names[0]
   # Brokers, standbys, controllers and FSx. A broker's own address stays with its host; the other moves.
   hosts_cidr = cidrsubnet(var.vpc_cidr, 8, 0)
   # `understudy=kafka` is what the policy of the role goes by.
@@ -19,14 +14,21 @@ resource "aws_vpc" "kafka" {
 
 resource "aws_subnet" "hosts" {
   vpc_id            = aws_vpc.kafka.id
-  availability_zone = local.zone
+  availability_zone = var.zone
   cidr_block        = local.hosts_cidr
   tags              = { Name = "${var.name}-hosts" }
 }
 
+# The addresses of hosts and brokers, .0 to .63, are nobody else's: FSx and whatever else is put into this subnet takes those above.
+resource "aws_ec2_subnet_cidr_reservation" "fixed" {
+  subnet_id        = aws_subnet.hosts.id
+  cidr_block       = cidrsubnet(local.hosts_cidr, 2, 0)
+  reservation_type = "explicit"
+}
+
 resource "aws_subnet" "nat" {
   vpc_id            = aws_vpc.kafka.id
-  availability_zone = local.zone
+  availability_zone = var.zone
   cidr_block        = cidrsubnet(var.vpc_cidr, 8, 255)
   tags              = { Name = "${var.name}-nat" }
 }
@@ -84,7 +86,7 @@ resource "aws_route_table_association" "hosts" {
 # What hosts and storage say to each other. Clients of Kafka elsewhere in the VPC need a rule of their own.
 resource "aws_security_group" "kafka" {
   name        = var.name
-  description = "Kafka's hosts and their storage"
+  description = "Kafka hosts and their storage"
   vpc_id      = aws_vpc.kafka.id
   tags        = { Name = var.name }
 }

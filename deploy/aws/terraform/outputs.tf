@@ -5,7 +5,7 @@ output "bootstrap" {
 
 output "instances" {
   description = "The instance of each host, for `aws ssm start-session --target`."
-  value       = { for name, host in aws_instance.host : name => host.id }
+  value       = { for name, host in merge(aws_instance.host, aws_instance.controller) : name => host.id }
 }
 
 output "provision" {

@@ -9,6 +9,7 @@ resource "aws_fsx_ontap_file_system" "kafka" {
   # A backup keeps the segments that Kafka has deleted.
   automatic_backup_retention_days = 0
   tags                            = merge(local.tags, { Name = var.name })
+  depends_on                      = [aws_ec2_subnet_cidr_reservation.fixed]
 }
 
 resource "aws_fsx_ontap_storage_virtual_machine" "kafka" {
@@ -42,7 +43,9 @@ resource "aws_fsx_ontap_volume" "ledger" {
 # Hosts read the password of vsadmin from here, once, at their first boot.
 resource "aws_secretsmanager_secret" "vsadmin" {
   name = "${var.name}/vsadmin"
-  tags = { Name = "${var.name}-vsadmin" }
+  # Else the name is taken for 30 days after it was destroyed.
+  recovery_window_in_days = 0
+  tags                    = { Name = "${var.name}-vsadmin" }
 }
 
 resource "aws_secretsmanager_secret_version" "vsadmin" {
