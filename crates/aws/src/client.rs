@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ static CLIENTS: Mutex<BTreeMap<Ec2Config, Weak<Lazy>>> = Mutex::new(BTreeMap::ne
 pub struct Ec2Config {
     /// The region, such as `eu-central-1`. Without it: `AWS_REGION`, the profile, or the region of this instance.
     pub region: Option<String>,
-    /// The URL of EC2's API, where it is not the region's public one, such as that of a VPC endpoint.
+    /// The URL of EC2's API, where it is not the region's public one, such as that of a VPC endpoint. `http://` is taken for
+    /// addresses of this host and of private networks alone: what EC2 answers counts as proof.
     pub endpoint: Option<String>,
 }
 
@@ -82,13 +84,8 @@ impl Ec2Config {
                 "{section}.region: `{region}` is not the name of a region, such as eu-central-1"
             ));
         }
-        let is_url = |url: &str| {
-            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
-        };
-        if let Some(endpoint) = self.endpoint.as_deref().filter(|url| !is_url(url)) {
-            problems
-                .push(format!("{section}.endpoint: `{endpoint}` does not begin with https:// or http://"));
+        if let Some(endpoint) = &self.endpoint {
+            problems.extend(unfit(endpoint).map(|why| format!("{section}.endpoint: `{endpoint}` {why}")));
         }
         problems
     }
@@ -103,6 +100,30 @@ impl Ec2Config {
             client
         })
     }
+}
+
+/// Why a URL is none to ask a service at whose answers are proofs.
+fn unfit(url: &str) -> Option<&'static str> {
+    let known = |rest: &str| !rest.is_empty() && !rest.contains(char::is_whitespace);
+    if url.strip_prefix("https://").is_some_and(known) {
+        return None;
+    }
+    let Some(rest) = url.strip_prefix("http://").filter(|rest| known(rest)) else {
+        return Some("does not begin with https://");
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(inner) => inner.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let is_near = match host.parse() {
+        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        Ok(IpAddr::V6(ip)) => ip.is_loopback() || ip.is_unique_local(),
+        Err(_) => host == "localhost",
+    };
+    let why = "is not encrypted, and what it answers counts as proof: use https:// (http:// is for an address of this host \
+               or of a private network)";
+    (!is_near).then_some(why)
 }
 
 /// EC2, of one region.
@@ -213,6 +234,24 @@ mod tests {
             "{problems:?}"
         );
         assert!(problems[1].starts_with("ec2.endpoint: `ec2.local` does not begin"), "{problems:?}");
+    }
+
+    #[test]
+    fn answers_that_are_proofs_come_encrypted_or_from_nearby() {
+        for url in [
+            "https://ec2.eu-west-1.amazonaws.com",
+            "http://127.0.0.1:5000",
+            "http://[::1]:5000/x",
+            "http://10.77.0.2",
+        ] {
+            assert_eq!(unfit(url), None, "{url}");
+        }
+        for url in ["http://ec2.eu-west-1.amazonaws.com", "http://52.94.5.1:80", "http://[2a05::1]"] {
+            assert!(unfit(url).unwrap().contains("not encrypted"), "{url}");
+        }
+        for url in ["ec2.local", "https://", "http:// x"] {
+            assert!(unfit(url).unwrap().contains("does not begin with https://"), "{url}");
+        }
     }
 
     #[test]

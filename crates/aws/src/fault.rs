@@ -116,8 +116,9 @@ impl Fault {
                 )
             }
             Self::Late { limit } => format!(
-                "{name} in {region} did not answer {call} within {limit:?}: look whether this host reaches its \
-                 endpoint, and the metadata service for its credentials (in a container it takes a hop limit of 2)"
+                "{name} in {region} did not answer {call} within {:.1} s: look whether this host reaches its \
+                 endpoint, and the metadata service for its credentials (in a container it takes a hop limit of 2)",
+                limit.as_secs_f64()
             ),
             Self::NoRegion => {
                 format!("nothing says which region to ask: set {section}.region (such as eu-central-1)")
