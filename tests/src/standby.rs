@@ -43,7 +43,7 @@ pub fn initialise(dir: &Path) -> Result<()> {
     let (config, state) = (dir.with_extension("toml"), dir.with_extension("state"));
     let (ledger, state) = (dir.display(), state.display());
     let text = format!(
-        "[agent]\nhost = \"bed\"\nstate_dir = \"{state}\"\n[ledger]\ndriver = \"file\"\ndir = \"{ledger}\"\n[[broker]]\nid = \
+        "[agent]\nhost = \"bed\"\nstate_dir = \"{state}\"\n[ledger]\ndriver = \"file\"\nlocal = true\ndir = \"{ledger}\"\n[[broker]]\nid = \
          1\nhome = \"b1\"\n"
     );
     fs::write(&config, text)?;
@@ -110,6 +110,7 @@ pub fn guest_config(
     set(&mut config, "agent", "listen", format!("0.0.0.0:{HTTP_PORT}"));
     set(&mut config, "agent", "state_dir", "/var/lib/understudy");
     set(&mut config, "ledger", "dir", LEDGER_DIR);
+    set(&mut config, "ledger", "local", false);
     // An archive that is put into place is used; a slow guest is not made to make one in the middle of a
     // story.
     let unit = [
@@ -155,6 +156,7 @@ fn base(cluster: &Cluster, host: &str) -> Table {
         process_down_after = "60s"
         [ledger]
         driver = "file"
+        local = true
         [broker_host]
         driver = "process"
         class_data = "manual"

@@ -63,7 +63,7 @@ fn tell(lab: &Lab, name: &str) -> Result<()> {
 
 /// Counts what went well; the first call that did not is the error.
 fn in_the_guest(dir: PathBuf) -> Result<String> {
-    let config = FileLedgerConfig { dir, timeout: Duration::from_secs(5) };
+    let config = FileLedgerConfig { dir, local: false, timeout: Duration::from_secs(5) };
     let open = LedgerConfig::File(config).open();
     let ledger = open.map_err(|problems| anyhow!("{}", problems.join("; ")))?;
     Runtime::new()?.block_on(async {

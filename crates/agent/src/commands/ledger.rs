@@ -8,7 +8,7 @@ use drivers::machine::{Local, random_id};
 use jiff::Timestamp;
 use recovery::known::{self, HomeHolder, Identity, Machine, Met, NameHolder};
 use recovery::model::{BrokerId, Epoch, HostName};
-use recovery::ports::Ledger;
+use recovery::ports::{Ledger, chain};
 use serde::Serialize;
 
 use super::agreed;
@@ -66,8 +66,9 @@ async fn init(global: &cli::Global, config: &Small, ledger: Arc<dyn Ledger>) -> 
     }
     let ours = Identity::new(random_id()?, config.here.clone(), Timestamp::now());
     let (identity, made) = known::init(ledger.as_ref(), &ours).await?;
-    if let Ok(note) = ledger.check().await {
-        note.warnings.iter().for_each(|warning| say(format!("warning: {warning}")));
+    match ledger.check().await {
+        Ok(note) => note.warnings.iter().for_each(|warning| say(format!("warning: {warning}"))),
+        Err(error) => say(format!("warning: {}", chain(&error))),
     }
     print(&Made { place, identity, made }, global.output)?;
     Ok(if made { Exit::Done } else { Exit::Held })

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use recovery::journal::{Entry, EpochJournal};
 use recovery::model::{BrokerId, Cause, Epoch, HostName, Instruction, Outcome, human};
 use recovery::plan::Phase;
+use recovery::policy::Mode;
 use recovery::ports::{Ledger, LedgerError, chain};
 use recovery::progress::phases;
 use serde::Serialize;
@@ -67,6 +68,11 @@ pub(super) async fn run(global: &Global, options: &Switchover, config: &Config) 
         standing.epoch,
         standing.epoch.next()
     ));
+    if to == config.topology.here && config.policy.mode == Mode::Observe {
+        say(
+            "mode = \"observe\" here: this host's agent takes no order up; set it to approve or auto, and restart it",
+        );
+    }
     if !options.yes && !agreed(&format!("Let {to} take broker {broker} over from {}?", standing.owner))? {
         say("not done");
         return Ok(Exit::Held);

@@ -65,13 +65,18 @@ impl ConfigError {
 
     /// The file itself cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                "run it as root (`sudo`), or as whoever may read the file"
+            }
+            _ => "name the file with --config or UNDERSTUDY_CONFIG; deploy/examples has a commented one",
+        };
         let problem = Problem {
             key: String::new(),
             line: None,
             found: None,
             reason: format!("cannot be read: {error}"),
-            remedy: "name the file with --config or UNDERSTUDY_CONFIG; deploy/examples has a commented one"
-                .to_owned(),
+            remedy: remedy.to_owned(),
         };
         Self::new(path, vec![problem])
     }

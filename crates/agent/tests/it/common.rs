@@ -70,6 +70,7 @@ listen = "{listen}"
 bootstrap = ["127.0.0.1:1"]
 [ledger]
 driver = "file"
+local = true
 dir = "{dir}/ledger"
 timeout = "60s"
 [[host]]

@@ -9,7 +9,7 @@ pub mod probe;
 pub mod fuzz;
 pub mod lease;
 mod log_dir;
-mod mountinfo;
+pub(crate) mod mountinfo;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 /// One mount, as the kernel tells it (`proc_pid_mountinfo(5)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(crate) struct Mount {
     pub(super) id: u32,
     parent: u32,
     /// The file system's device number, such as `0:45`: the same for every mount of it.
@@ -37,7 +37,7 @@ impl Mount {
 
     /// Whether hosts share it, so that one sees the files and the POSIX locks of another. CIFS, 9p, virtiofs
     /// and the like are left out: their locks may end at the host.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         const SHARED: [&str; 10] = [
             "nfs",
             "nfs4",
@@ -54,18 +54,18 @@ impl Mount {
     }
 
     /// `svm1:/kafka01 (nfs4) at /mnt/kafka`.
-    pub(super) fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         format!("{} ({}) at {}", self.source, self.fs_type, self.point.display())
     }
 }
 
 /// The mounts of this process's mount namespace.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Mounts(Vec<Mount>);
+pub(crate) struct Mounts(Vec<Mount>);
 
 impl Mounts {
     /// Reads them. The file is the kernel's own: reading it waits for no server.
-    pub(super) fn read() -> io::Result<Self> {
+    pub(crate) fn read() -> io::Result<Self> {
         const FILE: &str = "/proc/self/mountinfo";
         Self::parse(&std::fs::read(FILE)?).map_err(|line| {
             let line = String::from_utf8_lossy(line).into_owned();
@@ -83,7 +83,7 @@ impl Mounts {
     ///
     /// Follows the mounts down the path by their parents, as the kernel does: what a later mount covers
     /// is not seen, however well its path fits.
-    pub(super) fn covering(&self, path: &Path) -> Option<&Mount> {
+    pub(crate) fn covering(&self, path: &Path) -> Option<&Mount> {
         let mut here = self.root()?;
         let mut prefix = PathBuf::new();
         // The kernel numbers mounts anew while the file is read, piece by piece: were two to name each other

@@ -204,6 +204,7 @@ bootstrap = [{bootstrap}]
 controllers = ["{}"]
 [ledger]
 driver = "file"
+local = true
 dir = "/srv/ledger"
 [broker_host]
 driver = "process"

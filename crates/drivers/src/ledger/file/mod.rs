@@ -17,7 +17,6 @@ mod turn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +31,7 @@ use self::journal::{Content, Tail};
 pub(super) use self::layout::file_name as host_in_a_name;
 use self::layout::{Root, failed, unavailable};
 use crate::off_path::off_path;
+use crate::storage::mountinfo::{Mount, Mounts};
 use recovery::event::Event;
 use recovery::format;
 use recovery::journal::{Claim, Entry, EpochJournal, Head, Record, may_append, may_claim};
@@ -50,6 +50,10 @@ pub struct FileLedgerConfig {
     /// directory below the mount point rather than the mount point itself, so that it is missing while
     /// nothing is mounted.
     pub dir: PathBuf,
+    /// Accept a directory on a disk of this host, as on a test host. Without it, it has to be on a network file system
+    /// (NFS, CephFS, GlusterFS, Lustre, GPFS, BeeGFS, GFS2 or OCFS2): a ledger that other hosts do not see protects nobody.
+    #[serde(default)]
+    pub local: bool,
     /// How long one operation may take. After that the ledger counts as unreachable.
     #[serde(default = "five_seconds", with = "humantime_serde")]
     #[schemars(with = "String")]
@@ -64,6 +68,7 @@ fn five_seconds() -> Duration {
 #[derive(Debug, Clone)]
 pub struct FileLedger {
     root: Arc<Root>,
+    local: bool,
     timeout: Duration,
 }
 
@@ -73,7 +78,7 @@ impl FileLedger {
     /// # Errors
     /// Everything that is wrong, each as `key: what is wrong and what to do`.
     pub fn new(config: &FileLedgerConfig) -> Result<Self, Vec<String>> {
-        let FileLedgerConfig { dir, timeout } = config;
+        let FileLedgerConfig { dir, local, timeout } = config;
         let mut problems = Vec::new();
         if !dir.is_absolute() {
             problems.push(format!("dir: `{}` is not absolute; write the whole path", dir.display()));
@@ -86,7 +91,7 @@ impl FileLedger {
             return Err(problems);
         }
         // Half of it, so that who waits for a call that hangs is told so before its own time is over.
-        Ok(Self { root: Arc::new(Root::new(dir.clone(), *timeout / 2)), timeout: *timeout })
+        Ok(Self { root: Arc::new(Root::new(dir.clone(), *timeout / 2)), local: *local, timeout: *timeout })
     }
 
     /// Runs `f` on its own thread. `action` says what is done, and to what.
@@ -200,7 +205,8 @@ impl Ledger for FileLedger {
     }
 
     async fn check(&self) -> Result<Note, LedgerError> {
-        self.run("write and read a probe file".to_owned(), check).await
+        let local = self.local;
+        self.run("write and read a probe file".to_owned(), move |root| check(root, local)).await
     }
 }
 
@@ -365,7 +371,7 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<String, LedgerError> 
     format::write(value).map_err(|error| unavailable("write a record as JSON".to_owned(), error))
 }
 
-fn check(root: &Root) -> Result<Note, LedgerError> {
+fn check(root: &Root, local: bool) -> Result<Note, LedgerError> {
     let dir = root.dir();
     let begun = Instant::now();
     let has_ledger = root.has_ledger()?;
@@ -381,12 +387,10 @@ fn check(root: &Root) -> Result<Note, LedgerError> {
         took.as_millis(),
         free >> 20
     );
-    let lonely = on_root_file_system(dir)?.then(|| {
-        "it is on this host's root file system: a ledger that the other hosts do not see protects nobody. Mount \
-         shared storage there"
-            .to_owned()
-    });
-    Ok(Note::new(text).warn(lonely).with("free_bytes", free).with("probe_ms", took.as_millis()))
+    if !local {
+        is_shared(dir)?;
+    }
+    Ok(Note::new(text).with("free_bytes", free).with("probe_ms", took.as_millis()))
 }
 
 /// Goes the way of a claim with a file of no meaning.
@@ -403,7 +407,20 @@ fn probe(dir: &Path) -> Result<(), LedgerError> {
     Err(unavailable(format!("read back {}", path.display()), "it does not hold what was written to it"))
 }
 
-fn on_root_file_system(dir: &Path) -> Result<bool, LedgerError> {
-    let device = |path: &Path| fs::metadata(path).map(|m| m.dev()).map_err(failed("look at", path));
-    Ok(device(dir)? == device(Path::new("/"))?)
+/// Two hosts that have one each of what should be one claim the same broker.
+fn is_shared(dir: &Path) -> Result<(), LedgerError> {
+    let real = fs::canonicalize(dir).map_err(failed("look at", dir))?;
+    let mounts = Mounts::read().map_err(failed("look for the mount of", dir))?;
+    match mounts.covering(&real) {
+        Some(mount) if mount.is_shared() => Ok(()),
+        mount => Err(unavailable(
+            format!("be the same for all hosts in {}", dir.display()),
+            format!(
+                "it is on {}, which is not known as a network file system: a ledger that the other hosts do not see \
+                 protects nobody. Mount shared storage there; where it is a disk of this host on purpose, as on a test \
+                 host, set ledger.local = true",
+                mount.map_or_else(|| "no mount".to_owned(), Mount::words)
+            ),
+        )),
+    }
 }
