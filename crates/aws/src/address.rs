@@ -282,12 +282,13 @@ impl Address for SecondaryIp {
             _ => {}
         }
         // A VPC answers on the link itself: only that the link can take the address counts.
-        self.own.link.check().await?;
-        Ok(Note::new(format!(
+        let link = self.own.link.check().await?;
+        let note = Note::new(format!(
             "{own} can have {} of {cidr} ({place}), and so can its link; that the role of this host may move it \
              (ec2:AssignPrivateIpAddresses) has no dry run",
             self.address
-        )))
+        ));
+        Ok(note.warn(link.warnings))
     }
 }
 

@@ -401,7 +401,7 @@ impl Address for Route {
             let tried = self.order(&own, table, deadline, true).await;
             tried.map_err(|(call, fault)| self.own.fault(&format!("{action} in {table}"), call, &fault))?;
         }
-        self.own.link.check().await?;
+        let link = self.own.link.check().await?;
         let unlisted: Vec<&str> = others.iter().map(|table| table.id.as_str()).collect();
         let unlisted = match unlisted.is_empty() {
             true => String::new(),
@@ -416,7 +416,7 @@ impl Address for Route {
             self.address,
             listed(&ours)
         );
-        Ok(Note::new(text))
+        Ok(Note::new(text).warn(link.warnings))
     }
 }
 

@@ -6,6 +6,7 @@ mod cidr;
 #[doc(hidden)]
 pub mod fuzz;
 mod neighbour;
+mod networkd;
 mod reset;
 mod routes;
 mod wire;

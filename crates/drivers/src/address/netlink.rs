@@ -15,12 +15,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use self::network::{Network, network};
-use super::UNANSWERED;
 use super::cidr::Cidr;
 use super::neighbour::Mac;
 use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
+use super::{UNANSWERED, networkd};
 use crate::clients::{Known, KnownClients};
 use recovery::model::{Epoch, PLACED, human};
 use recovery::ports::{Address, BoxError, Note, StepError};
@@ -487,7 +487,8 @@ impl Address for Netlink {
             },
         };
         let doubt = doubt.filter(|_| assigned.is_none());
-        let note = Note { text: format!("{interface} is up, {}", state.text), ..state }.warn(doubt);
+        let doubts = doubt.into_iter().chain(networkd::forgets(interface, link.index));
+        let note = Note { text: format!("{interface} is up, {}", state.text), ..state }.warn(doubts);
         Ok(if is_unanswered { note.with(UNANSWERED, true) } else { note })
     }
 }

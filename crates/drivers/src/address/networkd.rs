@@ -1,0 +1,108 @@
+//! systemd-networkd takes every address off its links that it did not set, whenever it is started anew: an upgrade of
+//! systemd does that, and a broker's address is one of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where files of the same name are looked for, the first one first (`systemd.network(5)`).
+const PLACES: [&str; 4] = [
+    "etc/systemd/network",
+    "run/systemd/network",
+    "usr/local/lib/systemd/network",
+    "usr/lib/systemd/network",
+];
+
+/// What is to be done that an address stays on `interface`; `None` if networkd leaves it alone. `index` is the link's.
+pub(super) fn forgets(interface: &str, index: u32) -> Option<String> {
+    forgets_below(Path::new("/"), interface, index)
+}
+
+fn forgets_below(root: &Path, interface: &str, index: u32) -> Option<String> {
+    let state = fs::read_to_string(root.join(format!("run/systemd/netif/links/{index}"))).ok()?;
+    let managed = matches!(last(&state, "ADMIN_STATE"), Some("configured" | "configuring"));
+    let file = last(&state, "NETWORK_FILE").filter(|_| managed)?;
+    let name = Path::new(file).file_name()?.to_str()?;
+    let own = fs::read_to_string(root.join(file.trim_start_matches('/'))).unwrap_or_default();
+    let all = own + "\n" + &drop_ins(root, name);
+    // `yes` is kept too, and what a network file system as root has networkd do by itself is nobody's here.
+    let keeps = ["static", "yes", "true", "on", "1"];
+    if last(&all, "KeepConfiguration").is_some_and(|value| keeps.contains(&value)) {
+        return None;
+    }
+    Some(format!(
+        "systemd-networkd has {interface}, and takes addresses off it that it did not set whenever it is started anew, as by \
+         an upgrade of systemd: write `[Network]` and `KeepConfiguration=static` into /etc/systemd/network/{name}.d/\
+         understudy.conf, and run `networkctl reload`"
+    ))
+}
+
+/// The drop-ins of a file, in the order of their names.
+fn drop_ins(root: &Path, name: &str) -> String {
+    let mut found = BTreeMap::new();
+    for place in PLACES {
+        let entries =
+            fs::read_dir(root.join(place).join(format!("{name}.d"))).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "conf")) {
+            found.entry(entry.file_name()).or_insert_with(|| entry.path());
+        }
+    }
+    found.values().filter_map(|path| fs::read_to_string(path).ok()).collect::<Vec<_>>().join("\n")
+}
+
+/// What the last line that sets `key` sets it to.
+fn last<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    let value = |line: &'t str| line.trim().strip_prefix(key)?.trim_start().strip_prefix('=');
+    text.lines().filter_map(value).map(str::trim).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host whose link 2 has this state and this file of networkd's.
+    fn host(state: &str, network: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let file = "/run/systemd/network/10-netplan-ens5.network";
+        put(
+            "run/systemd/netif/links/2",
+            &format!("ADMIN_STATE={state}\nOPER_STATE=routable\nNETWORK_FILE={file}\n"),
+        );
+        put(file.trim_start_matches('/'), network);
+        root
+    }
+
+    fn dropped_in(root: &Path, place: &str, file: &str, value: &str) {
+        let dir = root.join(place).join("10-netplan-ens5.network.d");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(file), format!("[Network]\nKeepConfiguration = {value}\n")).unwrap();
+    }
+
+    #[test]
+    fn a_link_of_networkds_forgets_what_others_set_until_it_is_told_to_keep_it() {
+        let root = host("configured", "[Match]\nName=ens5\n[Network]\nDHCP=ipv4\n");
+        let told = forgets_below(root.path(), "ens5", 2).unwrap();
+        assert!(told.contains("/etc/systemd/network/10-netplan-ens5.network.d/understudy.conf"), "{told}");
+        dropped_in(root.path(), "etc/systemd/network", "understudy.conf", "static");
+        assert_eq!(forgets_below(root.path(), "ens5", 2), None);
+        // The later name wins, and of the same name the one in /etc.
+        dropped_in(root.path(), "run/systemd/network", "zz.conf", "dhcp");
+        assert!(forgets_below(root.path(), "ens5", 2).is_some());
+        dropped_in(root.path(), "etc/systemd/network", "zz.conf", "yes");
+        assert_eq!(forgets_below(root.path(), "ens5", 2), None);
+    }
+
+    #[test]
+    fn a_link_that_is_not_networkds_keeps_what_others_set() {
+        let root = host("unmanaged", "[Network]\nDHCP=ipv4\n");
+        assert_eq!(forgets_below(root.path(), "ens5", 2), None);
+        assert_eq!(forgets_below(root.path(), "ens6", 3), None);
+        let root = host("configured", "[Network]\nKeepConfiguration=static\n");
+        assert_eq!(forgets_below(root.path(), "ens5", 2), None);
+    }
+}
