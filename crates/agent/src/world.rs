@@ -27,6 +27,7 @@ use drivers::machine::Local;
 use drivers::storage::lease;
 use drivers::tls::Tls;
 use kafka::Dialers;
+use kubernetes::{KubernetesTaintConfig, Places, Whereabouts};
 use recovery::known::{KnownLedger, Member};
 use recovery::ledger_signal::LedgerSignal;
 use recovery::model::{BrokerId, Endpoint, HostName, LedgerStanding, Topology};
@@ -94,8 +95,9 @@ impl World {
         let run_here = RunHere::from(identities).at_most(topology.at_once()).guarded(guard_reads(config));
         let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), run_here);
         let (ledger, clients) = (known(config, joins)?, Arc::default());
+        let whereabouts = whereabouts(config);
         let ports = Ports {
-            fences: fences(described, config)?,
+            fences: fences(described, config, &whereabouts)?,
             storage: storage(config)?,
             addresses: addresses(config, &clients)?,
             broker_host: broker_host.map_err(bad("broker_host"))?,
@@ -109,6 +111,9 @@ impl World {
         let mut signals = signals(config, &dialers, listeners, ledger, ports.broker_host.clone())?;
         signals.extend(peers.into_iter().map(|peer| peer as Arc<dyn HealthSignal>));
         signals.push(logs.clone());
+        if !whereabouts.is_empty() {
+            signals.push(Arc::new(Places::new(whereabouts.into_values().collect())));
+        }
         signals.push(Arc::new(LocalAddresses::new(ports.addresses.clone())));
         Ok(Self { topology, policy: config.policy.clone(), ports, signals, logs, clients })
     }
@@ -196,9 +201,17 @@ fn described(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeMap<HostName
     })
 }
 
+/// Where hosts are that are pods: for their fences, and for the signal that tells it.
+fn whereabouts(config: &Config) -> BTreeMap<HostName, Arc<Whereabouts>> {
+    let of =
+        |(host, taint): (&HostName, &KubernetesTaintConfig)| Some((host.clone(), taint.whereabouts(host)?));
+    config.taints.iter().filter_map(of).collect()
+}
+
 fn fences(
     fences: BTreeMap<HostName, Vec<FenceConfig>>,
     config: &Config,
+    whereabouts: &BTreeMap<HostName, Arc<Whereabouts>>,
 ) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
     let ladders = fences.into_iter().map(|(host, ladder)| {
         let rungs: Result<Vec<_>, _> = ladder.into_iter().map(FenceConfig::build).collect();
@@ -206,7 +219,8 @@ fn fences(
         let ladder = Ladder::new(rungs.map_err(bad("host.fence"))?).of_the_host_at(own);
         let mut ladder: Arc<dyn Fence> = Arc::new(ladder);
         if let Some(taint) = config.taints.get(&host).cloned() {
-            ladder = Arc::new(taint.build(ladder).map_err(bad("host.kubernetes"))?);
+            let there = whereabouts.get(&host).cloned();
+            ladder = Arc::new(taint.build(ladder, there).map_err(bad("host.kubernetes"))?);
         }
         Ok((host, ladder))
     });

@@ -4,7 +4,9 @@
 //! - [`Nodes`] (`kubernetes_node`) tells what the cluster says of the nodes of hosts;
 //! - [`Pods`] (`kubernetes_pod`) tells people what becomes of brokers' own pods;
 //! - [`ServiceAddress`] (`kubernetes_service`) has a broker's own Service select the pod of this host;
-//! - [`Tainted`] keeps new pods off the node of a host that is fenced by other means;
+//! - [`Tainted`] keeps new pods off the node of a host that is fenced by other means, and has no such fence believed
+//!   once the pod that the host is was made anew elsewhere;
+//! - [`Places`] (`kubernetes_place`) tells where those pods are;
 //! - [`definitions_yaml`] is what a cluster needs installed first.
 //!
 //! Deliberately absent: a fence (a kubelet that is frozen or cut off keeps its containers running), a Lease as a proof
@@ -21,6 +23,7 @@ mod pod;
 mod service;
 mod taint;
 mod watched;
+mod whereabouts;
 
 pub use crd::definitions_yaml;
 pub use ledger::{KubernetesLedger, KubernetesLedgerConfig};
@@ -28,3 +31,4 @@ pub use node::{KubernetesNodeConfig, Nodes};
 pub use pod::{KubernetesPodConfig, Pods};
 pub use service::{KubernetesServiceConfig, ServiceAddress};
 pub use taint::{KubernetesTaintConfig, Tainted};
+pub use whereabouts::{Places, Whereabouts};

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
 use crate::names::{is_name, place_problems};
+use crate::whereabouts::Whereabouts;
 
 const DRIVER: &str = "kubernetes";
 const USER: User = User { section: "host.kubernetes", role: "taint-rbac.yaml" };
@@ -30,6 +31,8 @@ const EFFECT: &str = "NoSchedule";
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// How long a takeover waits for the taint: it is a courtesy, and the broker is down.
 const IN_A_TAKEOVER: Duration = Duration::from_secs(1);
+/// How long a fence waits to hear where the pod is: the broker is down, and to fence the wrong machine is worse.
+const WHERE: Duration = Duration::from_secs(60);
 /// How long a person waits.
 const FOR_A_PERSON: Duration = Duration::from_secs(10);
 /// After somebody else has written the node.
@@ -45,6 +48,14 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub struct KubernetesTaintConfig {
     /// The name of the node.
     pub node: String,
+    /// The name of the pod that the host is, if it is one. While that pod is on another node than `node`, which the
+    /// fences act on, or nobody can see where it is, no takeover begins that would fence this host, and its fences
+    /// prove nothing.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// The namespace of the pod. Without it: that of the kubeconfig's context, or of this pod.
+    #[serde(default)]
+    pub namespace: Option<String>,
     /// A kubeconfig, as in `[ledger]`.
     #[serde(default)]
     pub kubeconfig: Option<PathBuf>,
@@ -60,21 +71,40 @@ impl KubernetesTaintConfig {
             problems
                 .push(format!("node: `{node}` is not the name of a node; `kubectl get nodes` lists them"));
         }
-        problems.extend(place_problems(None, self.kubeconfig.as_deref()));
+        if let Some(pod) = self.pod.as_ref().filter(|pod| !is_name(pod)) {
+            problems.push(format!("pod: `{pod}` is not the name of a pod"));
+        }
+        if self.pod.is_none() && self.namespace.is_some() {
+            problems.push("namespace: is that of a pod, and there is no `pod`".to_owned());
+        }
+        problems.extend(place_problems(self.namespace.as_deref(), self.kubeconfig.as_deref()));
         problems
     }
 
-    /// The same fence, with the taint beside it.
+    /// Where the pod is that `host` is, if it is one.
+    #[must_use]
+    pub fn whereabouts(&self, host: &HostName) -> Option<Arc<Whereabouts>> {
+        let cluster = Whereabouts::cluster(self.kubeconfig.clone(), self.namespace.clone());
+        let of = (self.pod.clone()?, self.node.clone());
+        Some(Arc::new(Whereabouts::new(host.clone(), of, cluster)))
+    }
+
+    /// The same fence, with the taint beside it, and nothing fenced or proven unless the pod is seen where the fence
+    /// acts.
     ///
     /// # Errors
     /// Every bad value, as `key: what is wrong`.
-    pub fn build(self, fence: Arc<dyn Fence>) -> Result<Tainted, Vec<String>> {
+    pub fn build(
+        self,
+        fence: Arc<dyn Fence>,
+        whereabouts: Option<Arc<Whereabouts>>,
+    ) -> Result<Tainted, Vec<String>> {
         let problems = self.problems();
         if !problems.is_empty() {
             return Err(problems);
         }
         let cluster = Cluster::new(self.kubeconfig, None, ATTEMPT, USER);
-        Ok(Tainted { fence, node: self.node, cluster })
+        Ok(Tainted { fence, node: self.node, cluster, whereabouts })
     }
 }
 
@@ -83,9 +113,22 @@ pub struct Tainted {
     fence: Arc<dyn Fence>,
     node: String,
     cluster: Cluster,
+    whereabouts: Option<Arc<Whereabouts>>,
 }
 
 impl Tainted {
+    /// Where the pod is that the host is, in words; an error unless the fence acts there.
+    async fn is_there(
+        &self,
+        action: &str,
+        host: &HostName,
+        limit: Duration,
+    ) -> Result<Option<String>, StepError> {
+        let Some(whereabouts) = &self.whereabouts else { return Ok(None) };
+        let refused = |why| StepError::Refused { driver: DRIVER, action: format!("{action} {host}"), why };
+        whereabouts.confirm(limit).await.map(Some).map_err(refused)
+    }
+
     /// Has the node have the taint of an epoch, or none. Returns whether that changed anything. `dry`: it does not.
     async fn set(&self, value: Option<&str>, dry: bool) -> Result<bool, String> {
         let said = |fault: Fault| fault.to_string();
@@ -133,10 +176,13 @@ impl Tainted {
         StepError::Failed { driver: DRIVER, action, source: why.into() }
     }
 
-    async fn look(&self) -> Result<Note, StepError> {
+    async fn look(&self, host: &HostName) -> Result<Note, StepError> {
+        let there = self.is_there("prove anything of", host, FOR_A_PERSON).await?;
+        let there = there.map(|says| format!("{says}; ")).unwrap_or_default();
         match self.set_within(Some("check"), true, FOR_A_PERSON).await {
             Ok(_) => {
-                Ok(Note::new(format!("node {} can be tainted, beside what the fences prove", self.node)))
+                let node = &self.node;
+                Ok(Note::new(format!("{there}node {node} can be tainted, beside what the fences prove")))
             }
             Err(why) => Err(self.failed("see whether it can taint", why)),
         }
@@ -151,6 +197,7 @@ impl Fence for Tainted {
 
     /// The taint comes after the fence, and its failure is a warning.
     async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        self.is_there("fence", host, WHERE).await?;
         let note = self.fence.fence(host, epoch).await?;
         Ok(match self.set_within(Some(&format!("epoch-{epoch}")), false, IN_A_TAKEOVER).await {
             Ok(_) => Note { text: format!("{}; its node {} is tainted", note.text, self.node), ..note },
@@ -162,7 +209,14 @@ impl Fence for Tainted {
     }
 
     async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError> {
-        self.fence.prove(host, epoch).await
+        let proof = self.fence.prove(host, epoch).await?;
+        // After it: a pod that has gone elsewhere before that is seen.
+        let there = self.is_there("prove anything of", host, WHERE).await?;
+        let text = there.map(|says| format!("{}; {says}", proof.note.text));
+        Ok(match text {
+            Some(text) => Proof { note: Note { text, ..proof.note }, ..proof },
+            None => proof,
+        })
     }
 
     async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
@@ -175,13 +229,13 @@ impl Fence for Tainted {
 
     async fn check(&self, host: &HostName) -> Result<Note, StepError> {
         let note = self.fence.check(host).await?;
-        let tainted = self.look().await?;
+        let tainted = self.look(host).await?;
         Ok(Note { text: format!("{}; {}", note.text, tainted.text), ..note })
     }
 
     async fn checks(&self, host: &HostName) -> Vec<(String, Result<Note, StepError>)> {
         let mut checks = self.fence.checks(host).await;
-        checks.push((DRIVER.to_owned(), self.look().await));
+        checks.push((DRIVER.to_owned(), self.look(host).await));
         checks
     }
 
@@ -194,6 +248,7 @@ impl Fence for Tainted {
     }
 
     async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
+        self.is_there("stop", host, WHERE).await?;
         self.fence.finish(host, epoch).await
     }
 }
@@ -250,8 +305,9 @@ mod tests {
 
     fn tainted(plane: &ControlPlane, token: &str, device: Device) -> Tainted {
         let kubeconfig = Some(plane.kubeconfig(token, None));
-        let config = KubernetesTaintConfig { node: "node-a".to_owned(), kubeconfig };
-        config.build(Arc::new(device)).unwrap()
+        let config =
+            KubernetesTaintConfig { node: "node-a".to_owned(), pod: None, namespace: None, kubeconfig };
+        config.build(Arc::new(device), None).unwrap()
     }
 
     fn taints(plane: &ControlPlane) -> String {
@@ -295,6 +351,52 @@ mod tests {
         broken.prove(&host, epoch).await.unwrap_err();
         without_each_right_it_is_told(&plane, &host, &token).await;
         what_cannot_be_tainted_is_fenced_all_the_same(&plane, &host).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_node_that_the_pod_has_left_is_not_fenced_and_proves_nothing() {
+        let Some(plane) = ControlPlane::start() else { return };
+        let (host, epoch) = (HostName::from(HOST), Epoch(7));
+        plane.kubectl(&["create", "namespace", "kafka"], "").unwrap();
+        let make = |node: &str| {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kafka-1-0"},
+                "spec": {"nodeName": node, "containers": [{"name": "kafka", "image": "kafka"}]},
+            });
+            let delete = ["delete", "pod", "kafka-1-0", "--force", "--grace-period=0", "--ignore-not-found"];
+            plane.kubectl(&[&["-n", "kafka"], &delete[..]].concat(), "").unwrap();
+            plane.kubectl(&["-n", "kafka", "apply", "-f", "-"], &pod.to_string()).unwrap();
+        };
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+        plane.kubectl(&["apply", "-f", "-"], &node.to_string()).unwrap();
+        let config = KubernetesTaintConfig {
+            node: "node-a".to_owned(),
+            pod: Some("kafka-1-0".to_owned()),
+            namespace: Some("kafka".to_owned()),
+            kubeconfig: Some(plane.kubeconfig(ADMIN, None)),
+        };
+        let (device, whereabouts) = (Arc::new(Device::default()), config.whereabouts(&host));
+        let fence = config.build(device.clone(), whereabouts).unwrap();
+        make("node-b");
+        let refused = [
+            fence.fence(&host, epoch).await.unwrap_err(),
+            fence.finish(&host, epoch).await.unwrap_err(),
+            fence.prove(&host, epoch).await.unwrap_err(),
+            fence.check(&host).await.unwrap_err(),
+        ];
+        for error in refused {
+            let why = chain(&error);
+            assert!(
+                why.contains("pod kafka-1-0 is on node node-b") && why.contains("act on node-a"),
+                "{why}"
+            );
+        }
+        assert_eq!(*device.asked.lock().unwrap(), ["prove", "check"], "nothing was switched off");
+        assert!(!taints(&plane).contains(KEY), "{}", taints(&plane));
+        make("node-a");
+        fence.fence(&host, epoch).await.unwrap();
+        let proof = fence.prove(&host, epoch).await.unwrap();
+        assert!(proof.note.text.contains("pod kafka-1-0 is on node-a"), "{}", proof.note.text);
     }
 
     async fn check_until(
@@ -349,7 +451,9 @@ mod tests {
 
     #[test]
     fn every_bad_value_is_told() {
-        let text = "node = \"Node_A\"\nkubeconfig = \"k\"";
-        assert_eq!(toml::from_str::<KubernetesTaintConfig>(text).unwrap().problems().len(), 2);
+        let problems = |text| toml::from_str::<KubernetesTaintConfig>(text).unwrap().problems().len();
+        assert_eq!(problems("node = \"Node_A\"\nkubeconfig = \"k\""), 2);
+        assert_eq!(problems("node = \"a\"\nnamespace = \"b\""), 1);
+        assert_eq!(problems("node = \"a\"\npod = \"B\"\nnamespace = \"b.c\""), 2);
     }
 }

@@ -14,6 +14,9 @@ use crate::fault::Fault;
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long the first one may take to be agreed to.
 const BEGINS_WITHIN: Duration = Duration::from_secs(3);
+/// An object that came and went within this time, while nothing was heard, is left out of account: a Kafka takes longer
+/// to start.
+pub(crate) const GAP: Duration = Duration::from_secs(5);
 /// Between two looks whether it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -26,6 +29,11 @@ pub(crate) struct Sight<K> {
     pub(crate) last: Option<K>,
     /// When its mark was last seen to become another one.
     pub(crate) marked: Instant,
+    /// The last mark that was not empty, of whichever object had the name; `None` again once so little was heard that
+    /// there may have been another one.
+    pub(crate) said: Option<String>,
+    /// Until when nothing that became of it can have been missed.
+    heard: Instant,
     /// Whether a watch was agreed to or refused so far.
     settled: bool,
     /// Why it is not watched.
@@ -116,7 +124,14 @@ impl<K: Known + 'static> Of<K> {
     }
 
     async fn follow(&self) -> Result<(), Fault> {
+        let before = self.sight().as_ref().map(|sight| (sight.heard, uid(sight.last.as_ref())));
         let version = self.read().await?;
+        if let (Some((heard, uid_before)), Some(sight)) = (before, &mut *self.sight())
+            && heard.elapsed() > GAP
+            && (sight.now.is_none() || uid(sight.now.as_ref()) != uid_before)
+        {
+            sight.said = sight.now.as_ref().map(self.mark).filter(|mark| !mark.is_empty());
+        }
         let heard = |event: Option<WatchEvent<K>>| match event {
             // What was read meanwhile may be newer.
             Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) if self.is_new(&object) => {
@@ -135,7 +150,14 @@ impl<K: Known + 'static> Of<K> {
                 }
             }
         };
-        self.cluster.watch(self.place, (&self.name, &version), heard).await
+        let heard = |event| {
+            heard(event);
+            self.sight().iter_mut().for_each(|sight| sight.heard = Instant::now());
+        };
+        self.cluster.watch(self.place, (&self.name, &version), heard).await?;
+        // A watch that is ended has told all until then.
+        self.sight().iter_mut().for_each(|sight| sight.heard = Instant::now());
+        Ok(())
     }
 
     /// Whether it is no older than what is known. Versions that are no numbers are taken as they come.
@@ -150,16 +172,24 @@ impl<K: Known + 'static> Of<K> {
         let mut sight = self.sight();
         let Some(sight) = &mut *sight else {
             let last = object.clone();
-            let marked = Instant::now();
-            *sight = Some(Sight { now: object, last, marked, settled: false, trouble: None });
+            let now = Instant::now();
+            let said = object.as_ref().map(self.mark).filter(|mark| !mark.is_empty());
+            let (settled, trouble) = (false, None);
+            *sight = Some(Sight { now: object, last, marked: now, said, heard: now, settled, trouble });
             return;
         };
         if let Some(object) = &object {
-            if sight.last.as_ref().map(self.mark) != Some((self.mark)(object)) {
+            let mark = (self.mark)(object);
+            if sight.last.as_ref().map(self.mark).as_ref() != Some(&mark) {
                 sight.marked = Instant::now();
             }
+            sight.said = Some(mark).filter(|mark| !mark.is_empty()).or(sight.said.take());
             sight.last = Some(object.clone());
         }
         sight.now = object;
     }
+}
+
+fn uid<K: Known>(object: Option<&K>) -> Option<String> {
+    object?.meta().uid.clone()
 }

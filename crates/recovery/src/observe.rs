@@ -11,7 +11,7 @@ use crate::departure::{Departures, LAST_FETCH, Probes};
 use crate::model::{
     BrokerId, CanaryOutcome, Check, CheckSeen, Checked, Distrust, Endpoint, Epoch, EpochState, Evidence,
     Fact, HostName, LedgerReading, LedgerStanding, LocalProcess, LogTail, MachineState, Moment, Now,
-    PartitionView, PeerView, ProbeOutcome, QuorumView, VolumeUse,
+    PartitionView, PeerView, Place, ProbeOutcome, QuorumView, VolumeUse,
 };
 
 use outage::{Failed, Failing};
@@ -54,6 +54,8 @@ pub struct Board {
     unregistered: BTreeMap<BrokerId, Absence>,
     /// What each platform said last of each host's machine, and for how long that counts.
     machines: BTreeMap<(HostName, &'static str), (Moment, MachineState, Duration)>,
+    /// Where each host that is not bound to one machine was last, and for how long that counts.
+    places: BTreeMap<HostName, (Moment, Place, Duration)>,
     /// What each signal remarked of a broker last, and for how long that counts.
     remarks: BTreeMap<(BrokerId, &'static str), (Moment, String, Duration)>,
     /// What each check found last, when it began, and for how long that counts.
@@ -166,6 +168,9 @@ impl Board {
             }
             Fact::Machine { host, state, counts_for } => {
                 self.machines.insert((host, signal), (at, state, counts_for));
+            }
+            Fact::Place { host, place, counts_for } => {
+                self.places.insert(host, (at, place, counts_for));
             }
             Fact::Remark { broker, says, counts_for } => {
                 self.remarks.insert((broker, signal), (at, says, counts_for));
@@ -353,6 +358,7 @@ pub fn observe(
         quorum_fresh: quorum.is_some(),
         blind: blind.map(|(signal, why)| (*signal, why.clone())).collect(),
         machines: machines(board, now.mono),
+        places: places(board, now.mono),
         checks: checks(board, now.mono),
         working: BTreeSet::new(),
     }
@@ -385,6 +391,12 @@ fn machines(board: &Board, now: Moment) -> BTreeMap<HostName, MachineSeen> {
         }
     }
     machines
+}
+
+/// Where hosts are, as far as that still counts.
+fn places(board: &Board, now: Moment) -> BTreeMap<HostName, Place> {
+    let fresh = board.places.iter().filter(|(_, (at, _, limit))| now.since(*at) <= *limit);
+    fresh.map(|(host, (_, place, _))| (host.clone(), place.clone())).collect()
 }
 
 /// What the checks found, as far as it still counts.

@@ -113,7 +113,8 @@ fn excuses(state: &State, host: usize, broker: usize, reason: &HoldReason) -> bo
         HoldReason::LedgerUnreachable | HoldReason::OthersFirst { .. } => false,
         HoldReason::LedgerDamaged { .. }
         | HoldReason::LedgerDistrusted { .. }
-        | HoldReason::NoFence { .. } => false,
+        | HoldReason::NoFence { .. }
+        | HoldReason::FenceAstray { .. } => false,
         HoldReason::MassFailure { limit, .. } => state.together(host, broker).len() > *limit,
         HoldReason::StorageStalled { .. } => (0..state.hosts.len()).any(|h| state.stalled(h)),
         HoldReason::HostCarries { host: carrier, broker } => {

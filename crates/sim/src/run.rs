@@ -235,6 +235,7 @@ impl Run {
                 .filter(|h| state.fence_kind(*h) == FenceKind::Storage)
                 .map(|h| state.name(h))
                 .collect(),
+            wandering: BTreeSet::new(),
             controllers_known: true,
             zookeeper: false,
             known: (0..self.scenario.brokers).map(id).collect(),

@@ -16,9 +16,11 @@ use crate::lab::Lab;
 pub const STANDBY: &str = "standby-0";
 /// Who the agents are to the API server.
 pub const ACCOUNT: &str = "understudy";
-const MANIFESTS: [(&str, &str); 3] = [
+const MANIFESTS: [(&str, &str); 5] = [
     ("crd.yaml", include_str!("../../../deploy/kubernetes/crd.yaml")),
     ("ledger-rbac.yaml", include_str!("../../../deploy/kubernetes/ledger-rbac.yaml")),
+    ("pod-rbac.yaml", include_str!("../../../deploy/kubernetes/pod-rbac.yaml")),
+    ("taint-rbac.yaml", include_str!("../../../deploy/kubernetes/taint-rbac.yaml")),
     ("service-rbac.yaml", include_str!("../../../deploy/kubernetes/service-rbac.yaml")),
 ];
 /// What both containers have, and nobody else.
@@ -88,6 +90,9 @@ name = "{owner}"
 driver = "fence_agent"
 agent = "{agent}"
 options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
+[host.kubernetes]
+node = "{node}"
+pod = "{owner}"
 [[broker]]
 id = {broker}
 home = "{owner}"

@@ -214,6 +214,7 @@ driver = "fence_agent"
 agent = "/usr/sbin/fence_none"
 [host.kubernetes]
 node = "node-2"
+pod = "kafka-1"
 [kubernetes_node]
 hosts = {{ kafka-1 = "node-2" }}
 [kubernetes_pod]

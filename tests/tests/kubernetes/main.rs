@@ -5,6 +5,7 @@ mod brokers;
 mod chart;
 mod disturbed;
 mod force_deleted;
+mod moved;
 mod node_power;
 mod sidecar;
 mod standby;

@@ -50,8 +50,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let ec2_status = check.ec2_status(&ladders);
-    let kubernetes_node = check.kubernetes_node(&ladders);
-    let kubernetes_pod = check.kubernetes_pod(&brokers.drivers);
+    let (kubernetes_node, kubernetes_pod) = check.kubernetes(&ladders, &brokers, &taints, mode);
     let Check { doc, warnings, unfit } = check;
     let problems = doc.into_problems();
     if !problems.is_empty() {
@@ -72,6 +71,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         fences: names,
         unlocked: fences::unlocked(&ladders),
         outlive: fences::outlive(&ladders),
+        wandering: fences::wandering(&taints),
         controllers_known: !cluster.controllers.is_empty(),
         zookeeper: cluster.zookeeper.is_some(),
         standby,

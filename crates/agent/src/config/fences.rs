@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::config::FenceConfig;
 use drivers::health_signal::peer::PeerConfig;
-use kubernetes::KubernetesTaintConfig;
-use recovery::model::HostName;
+use kubernetes::{KubernetesNodeConfig, KubernetesPodConfig, KubernetesTaintConfig};
+use recovery::model::{Broker, BrokerId, HostName};
 use recovery::policy::Mode;
 
 use super::brokers::Brokers;
@@ -26,7 +26,60 @@ pub(crate) fn outlive(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeSet
     storage_only.map(|(host, _)| host.clone()).collect()
 }
 
+/// The hosts that are pods, which may be made anew on another node than their fences act on.
+pub(super) fn wandering(taints: &BTreeMap<HostName, KubernetesTaintConfig>) -> BTreeSet<HostName> {
+    taints.iter().filter(|(_, taint)| taint.pod.is_some()).map(|(host, _)| host.clone()).collect()
+}
+
 impl Check<'_> {
+    /// The nodes and pods that a cluster of Kubernetes is asked about, which have to be those that the fences are for.
+    pub(super) fn kubernetes(
+        &mut self,
+        ladders: &BTreeMap<HostName, Vec<FenceConfig>>,
+        all: &Brokers,
+        taints: &BTreeMap<HostName, KubernetesTaintConfig>,
+        mode: Option<Mode>,
+    ) -> (Option<KubernetesNodeConfig>, Option<KubernetesPodConfig>) {
+        let (nodes, pods) = (self.kubernetes_node(ladders), self.kubernetes_pod(&all.drivers));
+        for (host, node) in nodes.iter().flat_map(|nodes| &nodes.hosts) {
+            let fenced = taints.get(&HostName(host.clone())).map(|taint| &taint.node);
+            if let Some(fenced) = fenced.filter(|fenced| *fenced != node) {
+                let reason =
+                    format!("[host.kubernetes] of {host} says {fenced}: one of the two is another machine");
+                let remedy = "write the node that the host's fences act on in both";
+                self.doc.problem(&format!("kubernetes_node.hosts.{host}"), reason, remedy);
+            }
+        }
+        self.fences_follow_pods(pods.as_ref(), &all.brokers, taints, mode);
+        (nodes, pods)
+    }
+
+    /// A broker whose home is a pod is fenced by what acts on a node, so it has to be seen that the pod is there.
+    fn fences_follow_pods(
+        &mut self,
+        pods: Option<&KubernetesPodConfig>,
+        brokers: &BTreeMap<BrokerId, Broker>,
+        taints: &BTreeMap<HostName, KubernetesTaintConfig>,
+        mode: Option<Mode>,
+    ) {
+        for (id, pod) in pods.iter().flat_map(|pods| &pods.pods) {
+            let broker = id.parse().ok().and_then(|id| brokers.get(&BrokerId(id)));
+            let Some(home) = broker.map(|broker| &broker.home) else { continue };
+            if taints.get(home).is_some_and(|taint| taint.pod.as_ref() == Some(pod)) {
+                continue;
+            }
+            let reason = format!(
+                "{home} is this pod, and no [host.kubernetes] of it says so: a pod that is made anew on another node \
+                 would be fenced by the old one's power or address"
+            );
+            let remedy = format!(
+                "write pod = \"{pod}\" in [host.kubernetes] of [[host]] {home}, with the node that its fences act on"
+            );
+            let problem = self.doc.describe(&format!("kubernetes_pod.pods.{id}"), reason, remedy);
+            self.as_mode_wants(problem, mode);
+        }
+    }
+
     /// The nodes that hosts are, where they are to be tainted beside what fences them.
     pub(super) fn taints(&mut self) -> BTreeMap<HostName, KubernetesTaintConfig> {
         let mut taints = BTreeMap::new();

@@ -202,6 +202,17 @@ fn a_pod_of_kubernetes_means_what_it_says() {
         problem.reason.contains("proves nothing") && problem.remedy.contains("[[host.fence]]"),
         "{error}"
     );
+    // A fence of a node says nothing of a pod that is made anew elsewhere.
+    assert!(config.topology.wandering.contains(&"kafka-1-0".into()) && config.warnings.is_empty());
+    let unnamed = text.replace("pod = \"kafka-1-0\"\nnamespace = \"kafka\"\n", "");
+    let [warning] = &Config::parse(&path, &unnamed).unwrap().warnings[..] else { panic!("one is expected") };
+    assert!(warning.key == "kubernetes_pod.pods.1" && warning.remedy.contains("pod = \"kafka-1-0\""));
+    let acting = unnamed.replace("mode = \"observe\"", "mode = \"auto\"");
+    let error = Config::parse(&path, &acting).unwrap_err();
+    assert!(error.problems.iter().any(|problem| problem.key == "kubernetes_pod.pods.1"), "{error}");
+    let elsewhere = text.replace("hosts = { kafka-1-0 = \"node-a\"", "hosts = { kafka-1-0 = \"node-b\"");
+    let error = Config::parse(&path, &elsewhere).unwrap_err();
+    assert!(error.to_string().contains("kubernetes_node.hosts.kafka-1-0"), "{error}");
     // An address that is typed is the Service's own, for all that is known here.
     let typed = text.replace("listener = \"kafka-1.kafka.svc", "listener = \"10.96.0.11");
     Config::parse(&path, &typed).unwrap();

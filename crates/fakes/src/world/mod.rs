@@ -207,6 +207,7 @@ impl World {
             fences: BTreeMap::from([("kafka-1".into(), vec!["switch".to_owned()])]),
             unlocked: BTreeSet::new(),
             outlive: BTreeSet::new(),
+            wandering: BTreeSet::new(),
             controllers_known: true,
             zookeeper: false,
             known: BTreeSet::from([BrokerId(1), BrokerId(2), BrokerId(3)]),

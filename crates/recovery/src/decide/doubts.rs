@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Budget, Case, HoldReason};
 use crate::model::{
     Attempt, BrokerId, Cause, Distrust, Epoch, EpochState, HostName, Instruction, LedgerStanding,
-    LocalProcess, Order, PeerView, ProbeOutcome, Unread,
+    LocalProcess, Order, PeerView, Place, ProbeOutcome, Unread,
 };
 use crate::observe::Seen;
 use crate::policy::Mode;
@@ -24,6 +24,7 @@ impl Case<'_> {
         reasons.extend(self.paused());
         reasons.extend(self.budget_spent());
         reasons.extend(self.unfenceable());
+        reasons.extend(self.astray());
         if !claimed {
             reasons.extend(self.owner_first().or_else(|| self.others_first()));
         }
@@ -52,6 +53,7 @@ impl Case<'_> {
         }
         reasons.extend(self.paused());
         reasons.extend(self.unfenceable());
+        reasons.extend(self.astray());
         reasons.extend(self.ledger_trouble());
         reasons.extend(self.mode());
         reasons
@@ -274,6 +276,21 @@ impl Case<'_> {
         let mut writers = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
         let without = |host: &&HostName| self.topology.fences.get(*host).is_none_or(Vec::is_empty);
         writers.find(without).map(|host| HoldReason::NoFence { host: host.clone() })
+    }
+
+    /// A possible writer that is not where its fences act, or that nobody has seen there lately. The machine
+    /// that it has left may be off, and prove nothing.
+    pub(super) fn astray(&self) -> Option<HoldReason> {
+        let others = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
+        let mut wandering = others.filter(|host| self.topology.wandering.contains(*host));
+        wandering.find_map(|host| {
+            let why = match self.seen.places.get(host) {
+                Some(Place::AtItsFence { .. }) => return None,
+                Some(place) => place.says().to_owned(),
+                None => "nobody has looked lately where it is".to_owned(),
+            };
+            Some(HoldReason::FenceAstray { host: host.clone(), why })
+        })
     }
 
     fn ledger_trouble(&self) -> Option<HoldReason> {

@@ -152,6 +152,14 @@ pub enum HoldReason {
         /// That host.
         host: HostName,
     },
+    /// A host that may be writing is not where its fences act, or nobody knows where it is: they would prove something
+    /// of the wrong machine.
+    FenceAstray {
+        /// That host.
+        host: HostName,
+        /// Where it is, where its fences act, and what to do; or why nobody knows.
+        why: String,
+    },
     /// `mode = "observe"`.
     Observing,
     /// `mode = "approve"`: waits for `understudy approve`.
@@ -196,6 +204,7 @@ impl HoldReason {
             Self::LeftToOthers { .. } => "left_to_others",
             Self::StandbyFull { .. } => "standby_full",
             Self::NoFence { .. } => "no_fence",
+            Self::FenceAstray { .. } => "fence_astray",
             Self::Observing => "observing",
             Self::AwaitingApproval => "awaiting_approval",
         }
@@ -242,6 +251,7 @@ impl HoldReason {
             | Self::BudgetSpent { .. }
             | Self::StandbyFull { .. }
             | Self::NoFence { .. }
+            | Self::FenceAstray { .. }
             | Self::AwaitingApproval => true,
         }
     }
@@ -297,6 +307,9 @@ impl fmt::Display for HoldReason {
             }
             Self::NoFence { host } => {
                 write!(f, "no fence is configured for {host}, which may be writing to the log dirs")
+            }
+            Self::FenceAstray { host, why } => {
+                write!(f, "the fences of {host} may be those of the wrong machine: {why}")
             }
             Self::LedgerDistrusted { why, .. } => write!(f, "{why}"),
             Self::Observing => write!(f, "mode is observe: would have acted"),
@@ -378,6 +391,7 @@ impl HoldReason {
             | Self::LeftToOthers { .. }
             | Self::StandbyFull { .. }
             | Self::NoFence { .. }
+            | Self::FenceAstray { .. }
             | Self::LedgerDistrusted { .. }
             | Self::Observing
             | Self::AwaitingApproval => Ok(()),

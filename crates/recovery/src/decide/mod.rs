@@ -366,6 +366,7 @@ pub fn sentences(broker: BrokerId, seen: &Observation) -> Vec<String> {
             .and_then(|owner| seen.machines.get(owner).map(|machine| (owner, machine)))
             .map(|(owner, machine)| platform(owner, machine, here.silence())),
     );
+    said.extend(owner.and_then(|owner| seen.places.get(owner)).map(|place| place.says().to_owned()));
     said.extend(here.remarks.iter().map(|remark| format!("{remark} (no witness)")));
     said
 }
@@ -411,6 +412,7 @@ pub fn decide_manual(
     let case = Case { broker, here: &here, standing: Some(standing), seen, topology, policy };
     let doubts =
         case.doubts().into_iter().chain(case.fenced_here()).chain(case.paused()).chain(case.unfenceable());
+    let doubts = doubts.chain(case.astray());
     let mut against: Vec<String> = doubts.map(|reason| reason.to_string()).collect();
     if here.answers() {
         against.insert(0, format!("broker {broker} answers: its host would be fenced while it works"));

@@ -87,6 +87,16 @@ pub enum Fact {
         /// For how long that counts, unless the next one comes before.
         counts_for: Duration,
     },
+    /// Where a host is, against where its fences act: told of hosts that may be on another machine from one moment to
+    /// the next, such as a pod.
+    Place {
+        /// The host.
+        host: HostName,
+        /// Where it is.
+        place: Place,
+        /// For how long that counts, unless the next one comes before.
+        counts_for: Duration,
+    },
     /// What somebody says of a broker, for people: it decides nothing.
     Remark {
         /// The broker.
@@ -325,6 +335,36 @@ impl fmt::Display for MachineState {
             Self::Ails { why } => write!(f, "runs; {why}"),
             Self::Changes { to: state } | Self::Off { state } => write!(f, "is {state}"),
         }
+    }
+}
+
+/// Where a host is that is not bound to one machine, against the machine that its fences act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "place", rename_all = "snake_case")]
+pub enum Place {
+    /// On the machine that its fences act on.
+    AtItsFence {
+        /// Where that is, in one line.
+        says: String,
+    },
+    /// On another machine: whatever its fences prove, they prove of the wrong one.
+    Astray {
+        /// Where it is, where its fences act, and what to do.
+        says: String,
+    },
+    /// Nobody could see it.
+    Unseen {
+        /// Why, and what to do.
+        says: String,
+    },
+}
+
+impl Place {
+    /// The whole of it, for people.
+    #[must_use]
+    pub fn says(&self) -> &str {
+        let (Self::AtItsFence { says } | Self::Astray { says } | Self::Unseen { says }) = self;
+        says
     }
 }
 

@@ -144,6 +144,8 @@ pub struct Topology {
     pub unlocked: BTreeSet<HostName>,
     /// Hosts that a fence of theirs may leave running, proven as it is: it denies the storage, and no more.
     pub outlive: BTreeSet<HostName>,
+    /// Hosts that may be on another machine than their fences act on: none is fenced unless it was seen where it is.
+    pub wandering: BTreeSet<HostName>,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
     /// Whether the cluster's brokers are registered in ZooKeeper, which is configured. Kafka of that time ends at once
@@ -195,6 +197,7 @@ mod tests {
                 fences: BTreeMap::new(),
                 unlocked: BTreeSet::new(),
                 outlive: BTreeSet::new(),
+                wandering: BTreeSet::new(),
                 controllers_known: true,
                 zookeeper: false,
                 known: BTreeSet::new(),

@@ -10,7 +10,8 @@ use super::Outage;
 use crate::departure::LastWell;
 use crate::model::{
     Broker, BrokerId, Check, CheckSeen, Distrust, Epoch, EpochState, HostName, LedgerStanding, LocalProcess,
-    LogTail, MachineState, Moment, Now, Orders, PartitionView, PeerView, ProbeOutcome, Unread, VolumeUse,
+    LogTail, MachineState, Moment, Now, Orders, PartitionView, PeerView, Place, ProbeOutcome, Unread,
+    VolumeUse,
 };
 
 /// What is known of one broker at one moment. `None` always means: nothing fresh is known.
@@ -128,6 +129,8 @@ pub struct Observation {
     pub blind: BTreeMap<&'static str, String>,
     /// What the platform under hosts says of their machines. One that is off is a witness of its host's death.
     pub machines: BTreeMap<HostName, MachineSeen>,
+    /// Where hosts are that are not bound to one machine. One of them that is not there was not seen lately.
+    pub places: BTreeMap<HostName, Place>,
     /// What the checks of this host found. One that is not there was not made lately: nothing is known.
     pub checks: BTreeMap<Check, CheckSeen>,
     /// Brokers that this agent is at work on: what it claims is in the ledger from its next reading on.

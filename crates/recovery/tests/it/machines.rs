@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fakes::{BROKER, World};
-use recovery::decide::{Decision, HoldReason, decide, sentences};
+use recovery::decide::{Decision, HoldReason, decide, decide_manual, sentences};
 use recovery::model::{
-    BrokerId, Evidence, Fact, HostName, LedgerReading, LedgerStanding, MachineState, Moment, Now,
-    ProbeOutcome,
+    BrokerId, Cause, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading, LedgerStanding,
+    MachineState, Moment, Now, Place, ProbeOutcome, Topology,
 };
 use recovery::observe::{Board, MachineSeen, Observation, ProbeSeen, Seen, observe};
 use recovery::ports::Clock;
@@ -98,6 +98,10 @@ fn decided(board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision 
 
 /// What is decided in second 100 of a broker that fell silent in second 40, and is on the broker list still.
 fn decided_about(writers: &[&str], board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Decision {
+    decide(BROKER, &seen_of(writers, board, heard), &World::topology(), &World::policy())
+}
+
+fn seen_of(writers: &[&str], board: &[(u64, &str, MachineState)], heard: Option<u64>) -> Observation {
     let mut seen = seen_at(100, None);
     let age = |at: u64| Duration::from_secs(100 - at);
     let told = board.iter().map(|(at, host, state)| {
@@ -119,7 +123,7 @@ fn decided_about(writers: &[&str], board: &[(u64, &str, MachineState)], heard: O
     let standing =
         seen.ledger.as_mut().and_then(|ledger| ledger.brokers.get_mut(&BROKER)).expect("in the ledger");
     standing.writers = writers.iter().map(|host| HostName::from(*host)).collect();
-    decide(BROKER, &seen, &World::topology(), &World::policy())
+    seen
 }
 
 fn is_one_witness(decision: &Decision) -> bool {
@@ -163,4 +167,86 @@ fn a_machine_that_is_off_says_nothing_against_the_controllers_ear() {
     let decision = decided(&[(60, "kafka-1", off())], Some(100));
     let Decision::Hold { reasons } = decision else { panic!("{decision:?}") };
     assert!(matches!(reasons[..], [HoldReason::OutOfReach { .. }]), "{reasons:?}");
+}
+
+/// A pod that has moved: its broker is dead by every witness, and its fence is that of another machine.
+fn astray() -> Place {
+    Place::Astray { says: "pod kafka-1-0 is on node-b, and the fences of kafka-1 act on node-a".to_owned() }
+}
+
+fn there() -> Place {
+    Place::AtItsFence { says: "pod kafka-1-0 is on node-a, as the fences of kafka-1 are".to_owned() }
+}
+
+/// A broker that is to be taken over, as far as everything but the place of `writers` says.
+fn dead(writers: &[&str], places: &[(&str, Place)]) -> (Observation, Topology) {
+    let off: Vec<_> = writers.iter().map(|writer| (60, *writer, off())).collect();
+    let mut seen = seen_of(writers, &off, None);
+    seen.places = places.iter().map(|(host, place)| (HostName::from(*host), place.clone())).collect();
+    let mut topology = World::topology();
+    topology.wandering = writers.iter().map(|host| HostName::from(*host)).collect();
+    for host in writers {
+        topology.fences.insert((*host).into(), vec!["switch".to_owned()]);
+    }
+    (seen, topology)
+}
+
+/// The host whose fences are not believed, and why.
+fn not_believed(decision: &Decision) -> Option<(String, String)> {
+    let Decision::Hold { reasons } = decision else { return None };
+    let [HoldReason::FenceAstray { host, why }] = &reasons[..] else { panic!("{reasons:?}") };
+    Some((host.0.clone(), why.clone()))
+}
+
+#[test]
+fn nobody_is_fenced_who_is_not_seen_where_his_fence_acts() {
+    let decided = |writers: &[&str], places: &[(&str, Place)]| {
+        let (seen, topology) = dead(writers, places);
+        decide(BROKER, &seen, &topology, &World::policy())
+    };
+    let decision = decided(&["kafka-1"], &[("kafka-1", there())]);
+    let Decision::TakeOver(takeover) = decision else { panic!("{decision:?}") };
+    assert!(takeover.because.iter().any(|because| because == there().says()), "{:?}", takeover.because);
+
+    let (host, why) = not_believed(&decided(&["kafka-1"], &[("kafka-1", astray())])).expect("held");
+    assert!(host == "kafka-1" && why == astray().says(), "{host}: {why}");
+    let unseen = Place::Unseen { says: "the API server did not answer".to_owned() };
+    let (_, why) = not_believed(&decided(&["kafka-1"], &[("kafka-1", unseen.clone())])).expect("held");
+    assert_eq!(why, unseen.says());
+    let (_, why) = not_believed(&decided(&["kafka-1"], &[])).expect("held");
+    assert!(why.contains("nobody has looked lately"), "{why}");
+    // A claimant that fell silent is fenced as well.
+    let both = [("kafka-1", there()), ("standby-2", astray())];
+    let (host, _) = not_believed(&decided(&["kafka-1", "standby-2"], &both)).expect("held");
+    assert_eq!(host, "standby-2");
+    // A host that is bound to its machine needs nobody to look.
+    let (seen, _) = dead(&["kafka-1"], &[]);
+    assert!(matches!(decide(BROKER, &seen, &World::topology(), &World::policy()), Decision::TakeOver(_)));
+}
+
+#[test]
+fn a_claim_that_has_touched_nothing_is_held_too_and_a_person_is_told() {
+    let (mut seen, topology) = dead(&["kafka-1"], &[("kafka-1", astray())]);
+    let standing = seen.standing(BROKER).expect("in the ledger").clone();
+    let (_, against) = decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
+    assert!(against.iter().any(|why| why.contains("wrong machine")), "{against:?}");
+    let standing = seen.ledger.as_mut().and_then(|ledger| ledger.brokers.get_mut(&BROKER)).expect("there");
+    standing.epoch = Epoch(1);
+    standing.state =
+        Some(EpochState::Open { by: topology.here.clone(), touched: false, cause: Cause::Automatic });
+    let decision = decide(BROKER, &seen, &topology, &World::policy());
+    assert!(not_believed(&decision).is_some(), "{decision:?}");
+}
+
+#[test]
+fn where_a_host_is_counts_for_as_long_as_it_says() {
+    let seen = |second: u64| {
+        let mut board = Board::default();
+        let fact = Fact::Place { host: "kafka-1".into(), place: there(), counts_for: COUNTS_FOR };
+        board.record(Evidence { signal: "test", at: Moment(Duration::from_secs(40)), fact });
+        let now = Now { mono: Moment(Duration::from_secs(second)), ..World::new().now() };
+        observe(&board, &BTreeSet::from([BROKER]), Duration::from_secs(3), now).places
+    };
+    assert_eq!(seen(160).get(&"kafka-1".into()), Some(&there()));
+    assert_eq!(seen(161).get(&"kafka-1".into()), None);
 }

@@ -232,6 +232,7 @@ fn observation() -> impl Strategy<Value = Observation> {
                 peers,
                 blind: BTreeMap::new(),
                 machines,
+                places: BTreeMap::new(),
                 checks: BTreeMap::new(),
                 working: BTreeSet::new(),
             }

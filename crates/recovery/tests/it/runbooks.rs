@@ -45,7 +45,8 @@ fn next_hold(after: Option<&HoldReason>) -> Option<HoldReason> {
         Some(R::LeftToOthers { .. }) => R::FencedHere { epoch: Epoch(1), left_to: BTreeSet::new() },
         Some(R::FencedHere { .. }) => R::StandbyFull { owns: 1 },
         Some(R::StandbyFull { .. }) => R::NoFence { host: "a".into() },
-        Some(R::NoFence { .. }) => R::Observing,
+        Some(R::NoFence { .. }) => R::FenceAstray { host: "a".into(), why: String::new() },
+        Some(R::FenceAstray { .. }) => R::Observing,
         Some(R::Observing) => R::AwaitingApproval,
         Some(R::AwaitingApproval) => return None,
     })

@@ -16,6 +16,7 @@ fn some_plan() -> Plan {
         peers: BTreeMap::new(),
         blind: BTreeMap::new(),
         machines: BTreeMap::new(),
+        places: BTreeMap::new(),
         checks: BTreeMap::new(),
         working: BTreeSet::new(),
     };
