@@ -1,8 +1,9 @@
-//! An EC2 whose state drives the hosts of a story: each is an instance with one interface, in one subnet. An instance that
-//! it stops loses its power, and packets go where it says that an address is, and nowhere else. A host that dies by
-//! itself stays `running` there, as a crashed instance does.
+//! An EC2 whose state drives the hosts of a story: each is an instance with one interface, in the subnet of its zone. An
+//! instance that it stops loses its power, and packets go where it says that an address is or is routed to, and nowhere
+//! else. A host that dies by itself stays `running` there, as a crashed instance does.
 
 mod vpc;
+pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::{Table, toml};
 
@@ -23,6 +25,7 @@ use crate::host::Host;
 use crate::http;
 use crate::lab::{HUB, Lab};
 use crate::ontap::tables;
+use zones::{IDLE_TABLE, OTHER_ZONE, Zone};
 
 /// Names the virtual environment with the simulator's parts.
 const VENV: &str = "UNDERSTUDY_EC2_BED";
@@ -47,36 +50,65 @@ pub struct Ec2 {
 struct Cloud {
     at: SocketAddr,
     hosts: Mutex<BTreeMap<String, Arc<Host>>>,
-    /// The interface that each address was on when hosts followed last.
-    routes: Mutex<BTreeMap<String, String>>,
+    /// Where packets went when hosts followed last.
+    network: Mutex<Network>,
+    /// Whether there are hosts in the other zone.
+    zones: bool,
     /// What must never have been.
     wrongs: Mutex<Vec<String>>,
 }
 
+/// Where packets go, as the simulator tells it.
+#[derive(Default, Deserialize)]
+struct Network {
+    /// The interface that has each address of the subnets.
+    addresses: BTreeMap<String, String>,
+    /// By route table: the interface that each address outside of the subnets is sent to.
+    tables: BTreeMap<String, BTreeMap<String, String>>,
+    /// The interfaces that take and send what is not theirs.
+    open: BTreeSet<String>,
+}
+
+impl Network {
+    /// The interfaces that take an address which a route table sends to them.
+    fn taken(&self) -> BTreeSet<(&String, &String)> {
+        let sent = self.tables.values().flatten();
+        sent.filter(|(_, interface)| self.open.contains(*interface)).collect()
+    }
+}
+
 impl Ec2 {
-    /// Starts it for all hosts of a lab, each with the addresses that it has: the first one is its own.
+    /// Starts it for all hosts of a lab, each with the addresses that it has: the first one is its own. Those outside of
+    /// the subnets are sent to it by the route tables of both zones.
     ///
     /// # Errors
     /// When it does not start, or the network cannot be made.
     pub fn start(lab: &Lab) -> Result<Self> {
         let (simulator, port) = simulate(lab.artifacts())?;
+        let hosts = lab.hosts();
+        let zones = hosts.values().any(|host| Zone::of(host) == OTHER_ZONE);
         let cloud = Cloud {
             at: SocketAddr::from((HUB, port)),
             hosts: Mutex::default(),
-            routes: Mutex::default(),
+            network: Mutex::default(),
+            zones,
             wrongs: Mutex::default(),
         };
         let ec2 = Self { cloud: Arc::new(cloud), simulator };
         let policy: Value = serde_json::from_str(POLICY).context("the policy of a standby is not JSON")?;
-        let subnets = json!({"subnet-1": {"vpc": "vpc-1", "cidr": "10.77.0.0/24"}});
-        let laid = json!({"bed": true, "subnets": subnets, "policy": policy});
-        ec2.cloud.ask("PUT", "", &laid)?;
+        let subnet = |zone: Zone| (zone.subnet.to_owned(), json!({"vpc": "vpc-1", "cidr": zone.cidr()}));
+        let used = &Zone::BOTH[..if zones { 2 } else { 1 }];
+        let subnets: Value = used.iter().copied().map(subnet).collect::<serde_json::Map<_, _>>().into();
+        ec2.cloud.ask("PUT", "", &json!({"bed": true, "subnets": subnets, "policy": policy}))?;
         vpc::make()?;
-        for host in lab.hosts().values() {
+        for host in hosts.values() {
             ec2.plug_in(host)?;
         }
+        if zones {
+            ec2.divide(&hosts)?;
+        }
         vpc::close()?;
-        for host in lab.hosts().values() {
+        for host in hosts.values() {
             // What they know of each other goes past the VPC.
             host.run(&["ip", "neigh", "flush", "dev", "eth0"])?;
         }
@@ -86,6 +118,25 @@ impl Ec2 {
         Ok(ec2)
     }
 
+    /// Gives each zone its route table, by which addresses outside of the subnets go to the hosts that have them.
+    fn divide(&self, hosts: &BTreeMap<String, Arc<Host>>) -> Result<()> {
+        let mut routes = serde_json::Map::new();
+        for host in hosts.values() {
+            let outside = host.addresses()?.into_iter().filter(|address| address.ends_with("/32"));
+            routes.extend(outside.map(|address| (address, interface(host).into())));
+        }
+        let table = |id: &str, subnets: &[&str], routes: &serde_json::Map<String, Value>| {
+            let tags = json!({"understudy": "kafka"});
+            (id.to_owned(), json!({"vpc": "vpc-1", "subnets": subnets, "routes": routes, "tags": tags}))
+        };
+        let used = Zone::BOTH.map(|zone| table(zone.table, &[zone.subnet], &routes));
+        let idle = table(IDLE_TABLE, &[], &serde_json::Map::new());
+        let tables: serde_json::Map<_, _> = used.into_iter().chain([idle]).collect();
+        vpc::divide()?;
+        self.change(&json!({"tables": tables}))?;
+        self.cloud.follow()
+    }
+
     /// Makes an instance of a host that came later.
     ///
     /// # Errors
@@ -93,10 +144,12 @@ impl Ec2 {
     pub(crate) fn plug_in(&self, host: &Arc<Host>) -> Result<()> {
         let addresses: Vec<String> =
             host.addresses()?.iter().filter_map(|one| Some(one.split_once('/')?.0.to_owned())).collect();
-        let (primary, secondary) = addresses.split_first().context("a host without an address")?;
+        let (primary, further) = addresses.split_first().context("a host without an address")?;
+        let zones = self.cloud.zones;
+        let secondary = if zones { &[] } else { further };
         let nic = json!({
-            "subnet": "subnet-1", "mac": host.hardware(), "primary": primary, "secondary": secondary,
-            "instance": instance(host), "tags": {"understudy": "kafka"},
+            "subnet": Zone::of(host).subnet, "mac": host.hardware(), "primary": primary, "secondary": secondary,
+            "instance": instance(host), "tags": {"understudy": "kafka"}, "checks": !zones,
         });
         let tags = json!({"Name": host.name(), "understudy": "kafka"});
         let of =
@@ -104,7 +157,8 @@ impl Ec2 {
         let more = json!({"interfaces": {interface(host): nic}, "instances": {instance(host): of}});
         lock(&self.cloud.hosts).insert(host.name().to_owned(), Arc::clone(host));
         self.change(&more)?;
-        boot(host)?;
+        vpc::place(host)?;
+        self.cloud.boot(host)?;
         self.cloud.follow()
     }
 
@@ -133,7 +187,13 @@ impl Ec2 {
         }
         for section in tables(config, "broker") {
             let Some(toml::Value::Table(address)) = section.get_mut("address") else { continue };
-            address.insert("driver".to_owned(), "ec2_secondary_ip".into());
+            if self.cloud.zones {
+                address.insert("driver".to_owned(), "ec2_route".into());
+                let tables = Zone::BOTH.map(|zone| toml::Value::from(zone.table));
+                address.insert("route_tables".to_owned(), tables.to_vec().into());
+            } else {
+                address.insert("driver".to_owned(), "ec2_secondary_ip".into());
+            }
             address.insert("network_interface".to_owned(), interface(own).into());
             address.insert("timeout".to_owned(), timeout.into());
             address.insert("ec2".to_owned(), asked.clone().into());
@@ -232,6 +292,21 @@ impl Ec2 {
         Ok(host.name().to_owned())
     }
 
+    /// The host that each route table sends the address to, by the table's id; none for one that has no route to it.
+    ///
+    /// # Errors
+    /// When it does not answer, or one sends it to no host.
+    pub fn sent(&self, address: Ipv4Addr) -> Result<BTreeMap<String, String>> {
+        let state = self.cloud.ask("GET", "/state", &Value::Null)?;
+        let mut sent = BTreeMap::new();
+        for (table, told) in state["tables"].as_object().context("no tables")? {
+            let Some(to) = told["routes"][format!("{address}/32")].as_str() else { continue };
+            let host = self.cloud.at_interface(to).with_context(|| format!("no host has {to}"))?;
+            sent.insert(table.clone(), host.name().to_owned());
+        }
+        Ok(sent)
+    }
+
     /// The state of a host's instance, as EC2 tells it.
     ///
     /// # Errors
@@ -276,12 +351,25 @@ impl Cloud {
         lock(&self.hosts).values().find(|host| interface(host) == id).cloned()
     }
 
+    /// What the image of an instance would have: the key of its role, its own interfaces in `/sys`, and a way out of its
+    /// subnet.
+    fn boot(&self, host: &Host) -> Result<()> {
+        host.set_environment(&[
+            ("AWS_ACCESS_KEY_ID", KEY),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ]);
+        let mounted = host.run(&["mount", "-t", "sysfs", "sysfs", "/sys"])?;
+        ensure!(mounted.code == 0, "{} has no /sys: {}", host.name(), mounted.stderr);
+        if self.zones { zones::join(host) } else { Ok(()) }
+    }
+
     /// Has the hosts do as EC2 says.
     fn follow(&self) -> Result<()> {
         // One at a time: what is asked first is obeyed first.
-        let mut routes = lock(&self.routes);
+        let mut network = lock(&self.network);
         let state = self.ask("GET", "/state", &Value::Null)?;
-        self.obey(&state, &mut routes).inspect_err(|error| {
+        self.obey(&state, &mut network).inspect_err(|error| {
             let (wrong, mut wrongs) = (format!("{error:#}"), lock(&self.wrongs));
             if !wrongs.contains(&wrong) {
                 wrongs.push(wrong);
@@ -289,29 +377,52 @@ impl Cloud {
         })
     }
 
-    fn obey(&self, state: &Value, routes: &mut BTreeMap<String, String>) -> Result<()> {
+    fn obey(&self, state: &Value, network: &mut Network) -> Result<()> {
         let hosts = lock(&self.hosts).clone();
         for host in hosts.values() {
             let wanted = &state["wanted"][instance(host)];
             match wanted.as_str() {
                 Some("stopped") => host.power_off()?,
-                Some("running") => host.power_on().and_then(|()| boot(host))?,
+                Some("running") => host.power_on().and_then(|()| self.boot(host))?,
                 _ => continue,
             }
             self.ask("POST", "/state", &json!({"done": {instance(host): wanted}}))?;
         }
-        let told: BTreeMap<String, String> = serde_json::from_value(state["routes"].clone())?;
-        let addresses: BTreeSet<&String> = told.keys().chain(routes.keys()).collect();
-        for address in addresses {
-            let (now, before) = (told.get(address), routes.get(address));
-            if now != before {
-                let at = |id: Option<&String>| id.and_then(|id| self.at_interface(id));
-                vpc::carry(address, at(before).as_deref(), at(now).as_deref())?;
-            }
+        let told: Network = serde_json::from_value(state["network"].clone())?;
+        changed(&network.addresses, &told.addresses, |address, before, now| {
+            let at = |id: Option<&String>| id.and_then(|id| self.at_interface(id));
+            vpc::carry(address, at(before).as_deref(), at(now).as_deref())
+        })?;
+        let none = BTreeMap::new();
+        for zone in Zone::BOTH {
+            let of = |network: &'_ Network| network.tables.get(zone.table).unwrap_or(&none).clone();
+            changed(&of(network), &of(&told), |address, _, now| {
+                vpc::route(zone, address, now.and_then(|id| self.at_interface(id)).as_deref())
+            })?;
         }
-        *routes = told;
+        let open =
+            |id: &String, is_open| self.at_interface(id).map_or(Ok(()), |host| vpc::open(&host, is_open));
+        network.open.difference(&told.open).try_for_each(|id| open(id, false))?;
+        told.open.difference(&network.open).try_for_each(|id| open(id, true))?;
+        let take = |(address, id): &(&String, &String), takes| {
+            self.at_interface(id).map_or(Ok(()), |host| vpc::take(address, &host, takes))
+        };
+        network.taken().difference(&told.taken()).try_for_each(|one| take(one, false))?;
+        told.taken().difference(&network.taken()).try_for_each(|one| take(one, true))?;
+        *network = told;
         Ok(())
     }
+}
+
+/// Calls `act` for each key whose value is another now, with what it was and what it is.
+fn changed(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+    act: impl Fn(&str, Option<&String>, Option<&String>) -> Result<()>,
+) -> Result<()> {
+    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let differ = keys.into_iter().filter(|key| before.get(*key) != now.get(*key));
+    differ.into_iter().try_for_each(|key| act(key, before.get(key), now.get(key)))
 }
 
 /// For as long as the story lasts.
@@ -322,18 +433,6 @@ fn follow(cloud: &Weak<Cloud>) {
         drop(cloud);
         thread::sleep(TICK);
     }
-}
-
-/// What the image of an instance would have: the key of its role, and its own interfaces in `/sys`.
-fn boot(host: &Host) -> Result<()> {
-    host.set_environment(&[
-        ("AWS_ACCESS_KEY_ID", KEY),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-    ]);
-    let mounted = host.run(&["mount", "-t", "sysfs", "sysfs", "/sys"])?;
-    ensure!(mounted.code == 0, "{} has no /sys: {}", host.name(), mounted.stderr);
-    Ok(())
 }
 
 /// How a fence or a grant reaches ONTAP.

@@ -14,6 +14,7 @@ use toml::Table;
 
 use crate::agent::Agent;
 use crate::ec2::Ec2;
+use crate::ec2::zones::{OTHER_ZONE, ZONE};
 use crate::history::{GroupLog, GroupReader, History, WriteSpec, Writer};
 use crate::host::{Host, Output};
 use crate::kafka::{Cluster, Rejoin, Standing};
@@ -462,7 +463,8 @@ fn agents(
 ) -> Result<(Agents, Agents)> {
     let mut standbys = Vec::new();
     for n in 1..=setup.standbys {
-        let host = lab.host(&format!("standby-{n}"), &format!("10.77.0.{}", 30 + n))?;
+        let zone = if setup.cluster.zones { OTHER_ZONE } else { ZONE };
+        let host = lab.host(&format!("standby-{n}"), &zone.address(30 + n).to_string())?;
         ontap.map_or(Ok(()), |ontap| ontap.plug_in(&host))?;
         ec2.map_or(Ok(()), |ec2| ec2.plug_in(&host))?;
         standby::equip(lab, cluster, &host, setup.ledger)?;

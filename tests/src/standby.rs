@@ -270,7 +270,7 @@ pub(crate) fn fenced(lab: &Lab, name: &str) -> Result<Value> {
 
 /// The `[[broker]]` of a node.
 fn guarded(cluster: &Cluster, node: &Node) -> Value {
-    let address = format!("{}/24", node.address().ip());
+    let address = node.on_link();
     let mut broker = Table::new();
     broker.insert("id".to_owned(), i64::from(node.id()).into());
     broker.insert("home".to_owned(), node.home_name().into());

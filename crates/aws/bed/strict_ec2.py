@@ -9,7 +9,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
 
     subnets     id -> vpc, cidr
     interfaces  id -> subnet, mac, primary, secondary [...], instance, tags {...}, checks (of the destination)
-    tables      id -> vpc, routes {network: interface}, tags {...}
+    tables      id -> vpc, routes {network: interface}, tags {...}, subnets [...] whose hosts send by it
     instances   id -> state, tags {...}, interface, checks {system, instance}, events [...], class, recovery
     systems     id -> kind (ONTAP or another), management (the name of its endpoint)
     svms        id -> system, name, lifecycle, management (the name of its endpoint; none while it is made), tags {...}
@@ -23,7 +23,7 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     page        the most that one answer lists
     region      that the metadata of an instance tells, at /metadata/KEY, beside the ids of interfaces
     bed         whether hosts follow it: an instance has stopped or started once the bed says so
-    effect      seconds until packets follow a change of addresses
+    effect      seconds until packets follow a change of addresses or routes
     log         [{action, params, answer}], filled in here
 
 `POST /world/KEY` changes a part of it: subnets, interfaces, instances, tables, systems and svms by id, numbers, and
@@ -33,8 +33,9 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     assign      address -> interface, as somebody else's call has it
     done        instance -> the state that its host has come to
 
-`GET /world/KEY/state` leaves the log out, and says what hosts are to follow: `wanted` (instance -> state) and `routes`
-(address -> the interface that packets go to).
+`GET /world/KEY/state` leaves the log out, and says what hosts are to follow: `wanted` (instance -> state) and `network`,
+where packets go: `addresses` (address -> interface), `tables` (table -> address -> interface) and `open`, the interfaces
+that take and send what is not theirs.
 
 It listens on the address that it is given, or on loopback, prints its port, and ends with its standard input.
 """
@@ -94,7 +95,7 @@ class World:
         self.bed = laid.get("bed", False)
         self.region = laid.get("region", "eu-central-1")
         self.log = []
-        self.wanted = self.carried = self.owners()
+        self.wanted = self.carried = self.settled()
         self.carried_at = 0.0
         self.shown = None  # what Describe tells until then: (time, interfaces, instances, tables)
 
@@ -114,21 +115,27 @@ class World:
             return self.shown[1], self.shown[2]
         return self.interfaces, self.instances
 
-    def owners(self):
-        """The interface that has each address."""
-        owners = {address: id for id, nic in self.interfaces.items() for address in addresses(nic)}
-        for table in self.tables.values():
-            owners |= {to.removesuffix("/32"): id for to, id in table["routes"].items() if to.endswith("/32")}
-        return owners
+    def settled(self):
+        """Where packets go once all that was changed has its effect."""
+        to = lambda routes: {net.removesuffix("/32"): id for net, id in routes.items() if net.endswith("/32")}
+        return {
+            "addresses": {address: id for id, nic in self.interfaces.items() for address in addresses(nic)},
+            "tables": {id: to(table["routes"]) for id, table in self.tables.items()},
+        }
 
-    def routes(self):
-        """The interface that packets for each address go to."""
-        owners = self.owners()
-        if owners != self.wanted:
-            self.wanted, self.carried_at = owners, time.monotonic() + self.knobs["effect"]
+    def network(self):
+        """Where packets go now. What is new is there at once, and so is a check that is switched."""
+        now = self.settled()
+        if now != self.wanted:
+            self.wanted, self.carried_at = now, time.monotonic() + self.knobs["effect"]
         if time.monotonic() >= self.carried_at:
-            self.carried = owners
-        return owners | self.carried
+            self.carried = now
+        then = self.carried
+        return {
+            "addresses": now["addresses"] | then["addresses"],
+            "tables": {id: routes | then["tables"].get(id, {}) for id, routes in now["tables"].items()},
+            "open": [id for id, nic in self.interfaces.items() if not nic.get("checks", True)],
+        }
 
     def change(self, told):
         """Carries out what a test asks for."""
@@ -593,7 +600,7 @@ class Server:
                 world.change(json.loads(told))
             world.told()
             wanted = {id: of["wanted"] for id, of in world.instances.items() if "wanted" in of}
-            told = {"wanted": wanted, "routes": world.routes()}
+            told = {"wanted": wanted, "network": world.network()}
             told |= {"interfaces": world.interfaces, "instances": world.instances, "tables": world.tables}
             if part != "state":
                 told["log"] = world.log

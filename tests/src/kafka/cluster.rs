@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,6 +20,7 @@ use super::watch::Watch;
 use super::wire::{ClusterView, Wire};
 use super::zookeeper::Server;
 use super::{Jvm, Kafka, LOG4J, LOG4J_1, start_script};
+use crate::ec2::zones::{self, OTHER_ZONE, ZONE};
 use crate::eventually;
 use crate::export::Storage;
 use crate::history::{GroupReader, History, Verdict, WriteSpec, Writer, verify};
@@ -59,6 +59,9 @@ pub struct ClusterSpec {
     pub security: Security,
     /// Whether its ZooKeeper, where it has one, has TLS, logins and ACLs.
     pub secure_zookeeper: bool,
+    /// Whether brokers' addresses are outside of every host's subnet (10.99.0.11, …), and broker 3 is at home in another
+    /// zone (10.78.0.113) than the others.
+    pub zones: bool,
 }
 
 impl Default for ClusterSpec {
@@ -76,8 +79,31 @@ impl Default for ClusterSpec {
             guests: BTreeMap::new(),
             security: Security::Plaintext,
             secure_zookeeper: false,
+            zones: false,
         }
     }
+}
+
+/// The host or guest that a node is at home on, and its log dir.
+fn home(lab: &Lab, spec: &ClusterSpec, (id, port): (i32, u16), host: (&str, u8)) -> Result<(Home, PathBuf)> {
+    if let Some(home) = spec.guests.get(&id) {
+        return Ok((Home::Guest(Arc::clone(&home.guest)), home.log_dir(id)));
+    }
+    let zone = if spec.zones && id == 3 { OTHER_ZONE } else { ZONE };
+    let home = lab.host(host.0, &zone.address(host.1).to_string())?;
+    if spec.zones {
+        zones::join(&home)?;
+    }
+    let log_dir = lab.shared(host.0)?;
+    let storage = if port == BROKER_PORT { spec.storage } else { Storage::Bind };
+    home.mount(storage, &log_dir, &mount_point(port, id))?;
+    Ok((Home::Host(home), log_dir))
+}
+
+/// Gives guests that are brokers' homes what starts Kafka there.
+fn install_homes(spec: &ClusterSpec, brokers: &[Node], start_script: &str) -> Result<()> {
+    let mut at_home = brokers.iter().filter_map(|node| Some((spec.guests.get(&node.id)?, node)));
+    at_home.try_for_each(|(home, node)| nfs::kafka::install_home(home, node, start_script))
 }
 
 /// The ZooKeeper of a cluster that has one, and how its brokers are started.
@@ -141,23 +167,20 @@ impl Cluster {
         let log4j = log_settings(&conf)?;
         let secured = Secured::prepare(spec.security, conf.join("security"))?;
         let (zookeeper, brokers_jvm) = zookeeper(lab, &kafka, &conf, spec)?;
+        if spec.zones {
+            zones::open()?;
+        }
         let run = |jvm: &Jvm, properties: &str| kafka.command(jvm, &log4j, "kafka.Kafka", &[properties]);
 
         let node = |id: i32, host: (&str, u8), ip: u8, port: u16, jvm: &Jvm| -> Result<Node> {
             let (host, own) = host;
-            let (home, log_dir) = match spec.guests.get(&id) {
-                Some(home) => (Home::Guest(Arc::clone(&home.guest)), home.log_dir(id)),
-                None => {
-                    let home = lab.host(host, &format!("10.77.0.{own}"))?;
-                    let log_dir = lab.shared(host)?;
-                    let storage = if port == BROKER_PORT { spec.storage } else { Storage::Bind };
-                    home.mount(storage, &log_dir, &mount_point(port, id))?;
-                    (Home::Host(home), log_dir)
-                }
-            };
+            let (home, log_dir) = home(lab, spec, (id, port), (host, own))?;
             let properties = conf.join(format!("{host}.properties"));
             let command = run(jvm, &properties.display().to_string());
-            let ip = Ipv4Addr::new(10, 77, 0, ip);
+            let ip = match spec.zones && port == BROKER_PORT {
+                true => zones::outside(ip),
+                false => ZONE.address(ip),
+            };
             let log_dirs = if port == BROKER_PORT { spec.log_dirs } else { 1 };
             let (process, tls) = (Mutex::default(), secured.as_ref().map(Secured::own));
             Ok(Node { id, home, ip, port, log_dir, log_dirs, properties, command, process, tls })
@@ -190,10 +213,7 @@ impl Cluster {
             format_all(&kafka, &log4j, &extra, &formats)?;
         }
         let start_script = start_script(&kafka, &spec.jvm);
-        let at_home = brokers.iter().filter_map(|node| Some((spec.guests.get(&node.id)?, node)));
-        for (home, node) in at_home {
-            nfs::kafka::install_home(home, node, &start_script)?;
-        }
+        install_homes(spec, &brokers, &start_script)?;
 
         let template = conf.join("template.properties");
         write_properties(&template, &properties::template(spec, by, held_by, &common))?;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::secured::BETWEEN_PORT;
 use super::wire::Door;
 use crate::agent::Agent;
+use crate::ec2::zones;
 use crate::host::{Host, Output};
 use crate::machine::LOG_DIRS;
 use crate::nfs::{self, Guest};
@@ -95,6 +96,12 @@ impl Node {
         SocketAddr::from((self.ip, self.port))
     }
 
+    /// Its address as a link has it, with the length of the prefix.
+    #[must_use]
+    pub fn on_link(&self) -> String {
+        zones::on_link(self.ip)
+    }
+
     /// Where the bed itself asks it.
     #[must_use]
     pub fn door(&self) -> Door {
@@ -145,7 +152,7 @@ impl Node {
     /// # Errors
     /// When the host is off or the process ends at once.
     pub fn start(&self) -> Result<Arc<Process>> {
-        let (home, address) = (self.home()?, format!("{}/24", self.ip));
+        let (home, address) = (self.home()?, self.on_link());
         if !home.addresses()?.contains(&address) {
             home.add_address(&address)?;
         }

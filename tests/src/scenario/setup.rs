@@ -21,8 +21,8 @@ pub struct Setup {
     pub socket_timeout_ms: u32,
     /// Whether the producer begins anew after a fatal error. What it was not told about then stays unknown.
     pub begins_anew: bool,
-    /// How many standbys there are, on hosts standby-1 (10.77.0.31), standby-2, …; the first has the best
-    /// rank.
+    /// How many standbys there are, on hosts standby-1 (10.77.0.31, or 10.78.0.31 where the cluster has zones),
+    /// standby-2, …; the first has the best rank.
     pub standbys: u8,
     /// The brokers whose home has an agent too, for that broker.
     pub at_home: &'static [i32],

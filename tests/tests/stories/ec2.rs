@@ -1,6 +1,8 @@
 //! Hosts that are instances of an EC2: it says who has a broker's address, whatever hosts have on their links, and stops
 //! the ones that it is told to stop. It is slow, busy and told things by others.
 
+mod other_zone;
+
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
