@@ -223,9 +223,15 @@ impl ControlPlane {
         self.api.start();
     }
 
-    /// Stops the API server where it stands, until [`Self::thaw_api`].
+    /// Stops the API server where it stands, until [`Self::thaw_api`]. On a busy machine its threads run on for a while after
+    /// the signal, so that they are waited for.
     pub fn freeze_api(&self) {
         self.api.signal("STOP");
+        let begun = Instant::now();
+        while self.api.runs() {
+            assert!(begun.elapsed() < READY_WITHIN, "the API server does not stop");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Lets it go on.
@@ -308,6 +314,16 @@ impl Process {
         let pid = self.child.lock().unwrap().as_ref().unwrap().id().to_string();
         let done = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(done.is_ok_and(|status| status.success()));
+    }
+
+    /// Whether one of its threads is not stopped.
+    fn runs(&self) -> bool {
+        let pid = self.child.lock().unwrap().as_ref().unwrap().id();
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+        // Behind the name, which is in brackets.
+        let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        stats.map(is_stopped).any(|stopped| !stopped)
     }
 
     fn has_died(&self) -> bool {
