@@ -1,6 +1,6 @@
-//! An EC2 whose state drives the hosts of a story: each is an instance with one interface, in the subnet of its zone. An
-//! instance that it stops loses its power, and packets go where it says that an address is or is routed to, and nowhere
-//! else. A host that dies by itself stays `running` there, as a crashed instance does.
+//! An EC2 whose state drives the hosts of a story: each is an instance with one interface, in the subnet of its zone.
+//! An instance that it stops loses its power, and packets go where it says that an address is or is routed to, and
+//! nowhere else. A host that dies by itself stays `running` there, as a crashed instance does.
 
 mod vpc;
 pub mod zones;
@@ -78,8 +78,8 @@ impl Network {
 }
 
 impl Ec2 {
-    /// Starts it for all hosts of a lab, each with the addresses that it has: the first one is its own. Those outside of
-    /// the subnets are sent to it by the route tables of both zones.
+    /// Starts it for all hosts of a lab, each with the addresses that it has: the first one is its own. Those outside
+    /// of the subnets are sent to it by the route tables of both zones.
     ///
     /// # Errors
     /// When it does not start, or the network cannot be made.
@@ -351,8 +351,8 @@ impl Cloud {
         lock(&self.hosts).values().find(|host| interface(host) == id).cloned()
     }
 
-    /// What the image of an instance would have: the key of its role, its own interfaces in `/sys`, and a way out of its
-    /// subnet.
+    /// What the image of an instance would have: the key of its role, its own interfaces in `/sys`, and a way out of
+    /// its subnet.
     fn boot(&self, host: &Host) -> Result<()> {
         host.set_environment(&[
             ("AWS_ACCESS_KEY_ID", KEY),

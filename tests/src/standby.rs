@@ -43,8 +43,8 @@ pub fn initialise(dir: &Path) -> Result<()> {
     let (config, state) = (dir.with_extension("toml"), dir.with_extension("state"));
     let (ledger, state) = (dir.display(), state.display());
     let text = format!(
-        "[agent]\nhost = \"bed\"\nstate_dir = \"{state}\"\n[ledger]\ndriver = \"file\"\nlocal = true\ndir = \"{ledger}\"\n[[broker]]\nid = \
-         1\nhome = \"b1\"\n"
+        "[agent]\nhost = \"bed\"\nstate_dir = \"{state}\"\n[ledger]\n\
+         driver = \"file\"\nlocal = true\ndir = \"{ledger}\"\n[[broker]]\nid = 1\nhome = \"b1\"\n"
     );
     fs::write(&config, text)?;
     let said = Command::new(binary()?).arg("--config").arg(&config).args(["ledger", "init"]).output()?;

@@ -33,9 +33,12 @@ Every access key has a world of its own, which a test lays by `PUT /world/KEY` a
     assign      address -> interface, as somebody else's call has it
     done        instance -> the state that its host has come to
 
-`GET /world/KEY/state` leaves the log out, and says what hosts are to follow: `wanted` (instance -> state) and `network`,
-where packets go: `addresses` (address -> interface), `tables` (table -> address -> interface) and `open`, the interfaces
-that take and send what is not theirs.
+`GET /world/KEY/state` leaves the log out, and tells hosts what to follow: `wanted` (instance -> state), and `network`, by
+which packets go:
+
+    addresses   address -> interface
+    tables      table -> address -> interface
+    open        the interfaces that take and send what is not theirs
 
 It listens on the address that it is given, or on loopback, prints its port, and ends with its standard input.
 """

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
+use url::{Host, Url};
 
 use crate::fault::Fault;
 
@@ -47,8 +47,8 @@ static CLIENTS: Mutex<BTreeMap<Ec2Config, Weak<Lazy>>> = Mutex::new(BTreeMap::ne
 pub struct Ec2Config {
     /// The region, such as `eu-central-1`. Without it: `AWS_REGION`, the profile, or the region of this instance.
     pub region: Option<String>,
-    /// The URL of EC2's API, where it is not the region's public one, such as that of a VPC endpoint. `http://` is taken for
-    /// addresses of this host and of private networks alone: what EC2 answers counts as proof.
+    /// The URL of EC2's API, where it is not the region's public one, such as that of a VPC endpoint. `http://` is
+    /// taken for addresses of this host and of private networks alone: EC2's answers count as proofs.
     pub endpoint: Option<String>,
 }
 
@@ -102,28 +102,19 @@ impl Ec2Config {
     }
 }
 
-/// Why a URL is none to ask a service at whose answers are proofs.
-fn unfit(url: &str) -> Option<&'static str> {
-    let known = |rest: &str| !rest.is_empty() && !rest.contains(char::is_whitespace);
-    if url.strip_prefix("https://").is_some_and(known) {
-        return None;
-    }
-    let Some(rest) = url.strip_prefix("http://").filter(|rest| known(rest)) else {
-        return Some("does not begin with https://");
+/// Why this is no URL of a service whose answers are proofs.
+fn unfit(text: &str) -> Option<&'static str> {
+    let url = Url::parse(text).ok().filter(|url| url.has_host() && ["https", "http"].contains(&url.scheme()));
+    let Some(url) = url else { return Some("is no URL: give one that begins with https://") };
+    let is_near = match url.host() {
+        Some(Host::Ipv4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback() || ip.is_unique_local(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
     };
-    let authority = rest.split('/').next().unwrap_or_default();
-    let host = match authority.strip_prefix('[') {
-        Some(inner) => inner.split(']').next().unwrap_or_default(),
-        None => authority.split(':').next().unwrap_or_default(),
-    };
-    let is_near = match host.parse() {
-        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-        Ok(IpAddr::V6(ip)) => ip.is_loopback() || ip.is_unique_local(),
-        Err(_) => host == "localhost",
-    };
-    let why = "is not encrypted, and what it answers counts as proof: use https:// (http:// is for an address of this host \
+    let why = "is not encrypted, and its answers count as proofs: use https:// (http:// is for an address of this host \
                or of a private network)";
-    (!is_near).then_some(why)
+    (url.scheme() == "http" && !is_near).then_some(why)
 }
 
 /// EC2, of one region.
@@ -233,7 +224,7 @@ mod tests {
             problems[0].starts_with("ec2.region: `eu central` is not the name of a region"),
             "{problems:?}"
         );
-        assert!(problems[1].starts_with("ec2.endpoint: `ec2.local` does not begin"), "{problems:?}");
+        assert!(problems[1].starts_with("ec2.endpoint: `ec2.local` is no URL"), "{problems:?}");
     }
 
     #[test]
@@ -246,11 +237,17 @@ mod tests {
         ] {
             assert_eq!(unfit(url), None, "{url}");
         }
-        for url in ["http://ec2.eu-west-1.amazonaws.com", "http://52.94.5.1:80", "http://[2a05::1]"] {
+        for url in [
+            "http://ec2.eu-west-1.amazonaws.com",
+            "http://52.94.5.1:80",
+            "http://[2a05::1]",
+            // A login that looks like an address.
+            "http://127.0.0.1:80@ec2.eu-west-1.amazonaws.com",
+        ] {
             assert!(unfit(url).unwrap().contains("not encrypted"), "{url}");
         }
-        for url in ["ec2.local", "https://", "http:// x"] {
-            assert!(unfit(url).unwrap().contains("does not begin with https://"), "{url}");
+        for url in ["ec2.local", "https://", "http:// x", "ftp://127.0.0.1"] {
+            assert!(unfit(url).unwrap().contains("begins with https://"), "{url}");
         }
     }
 

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::security::{Credentials, Material, Protocol, SecurityConfig, of_tls, tls_error};
+use crate::security::{Credentials, Material, Protocol, SecurityConfig, of_handshake, of_login};
 use crate::wire::{Connection, Stream, WireError};
 use recovery::model::Endpoint;
 
@@ -125,17 +125,16 @@ impl Dialer {
 
     /// What it means that a connection by [`Self::stream`] ended while `api` was asked.
     pub(crate) fn closed(&self, at: &Endpoint, api: &str, source: io::Error) -> WireError {
-        if let (Some(own), Some(error)) = (&self.0, tls_error(&source)) {
-            own.refused();
-            return of_tls(own, at, error);
-        }
-        WireError::Closed { at: at.clone(), api: api.to_owned(), source }
+        of_handshake(self.0.as_deref(), at, &source).unwrap_or_else(|| WireError::Closed {
+            at: at.clone(),
+            api: api.to_owned(),
+            source,
+        })
     }
 
     /// What is said of a login that was refused. The files are read anew before the next one.
     pub(crate) fn unauthenticated(&self, at: &Endpoint, why: &str) -> WireError {
-        let stale = self.0.as_ref().map(|own| own.refuted()).unwrap_or_default();
-        WireError::Unauthenticated { at: at.clone(), why: format!("{why}{stale}") }
+        of_login(self.0.as_deref(), at, why)
     }
 
     async fn stream_with(

@@ -18,7 +18,7 @@ pub(crate) use self::credentials::{Credentials, Login, Material};
 pub use self::pem::Pem;
 pub(crate) use self::scram::{Hash, Scram};
 pub(crate) use self::store::read_jks_entries;
-pub(crate) use self::told::{of_tls, tls_error, where_tls_answers};
+pub(crate) use self::told::{of_handshake, of_login, tls_error, where_tls_answers};
 
 const PASSWORD_FILE: &str = "sasl.password_file";
 /// The keys of a store's files: itself, its password, the password of its key.

@@ -251,12 +251,9 @@ impl Connection {
     fn broken(&self, broken: Broken, key: i16) -> WireError {
         let at = self.at.clone();
         match (broken, &self.credentials) {
-            (Broken::Closed(source), own) => match (security::tls_error(&source), own) {
-                (Some(error), Some(own)) => {
-                    own.refused();
-                    security::of_tls(own, &at, error)
-                }
-                _ => WireError::Closed { at, api: error::api(key), source: self.ended(source, key) },
+            (Broken::Closed(source), own) => match security::of_handshake(own.as_deref(), &at, &source) {
+                Some(untrusted) => untrusted,
+                None => WireError::Closed { at, api: error::api(key), source: self.ended(source, key) },
             },
             (Broken::Frame(why), _) => WireError::Nonsense { at, why },
             (Broken::Tls, own) => {

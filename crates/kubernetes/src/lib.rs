@@ -13,6 +13,8 @@
 //! (that one has run out proves nothing about its holder), a read that a cache of the API server may answer (no request
 //! says `resourceVersion=0`), a retry that may do a thing twice, and any call before the first use.
 
+#[cfg(test)]
+mod bed;
 mod client;
 mod crd;
 mod fault;

@@ -195,23 +195,13 @@ fn end(terminated: &ContainerStateTerminated) -> String {
 #[cfg(test)]
 mod tests {
     use fakes::kubernetes::{ControlPlane, STRANGER};
-    use recovery::model::{Moment, Now};
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
     use super::*;
+    use crate::bed::{Still, delete_pod, make_pod};
 
     const RBAC: &str = include_str!("../../../deploy/kubernetes/pod-rbac.yaml");
-
-    struct Still;
-
-    #[async_trait]
-    impl Clock for Still {
-        fn now(&self) -> Now {
-            Now { mono: Moment(Duration::from_secs(7)), wall: "2026-11-25T03:00:00Z".parse().unwrap() }
-        }
-        async fn sleep(&self, _duration: Duration) {}
-    }
 
     fn signal(plane: &ControlPlane, token: &str) -> Pods {
         let config = KubernetesPodConfig {
@@ -275,11 +265,7 @@ mod tests {
         let token = plane.token("understudy", "kafka").unwrap();
         let signal = signal_until_allowed(&plane, &token).await;
         assert_eq!(look(&signal).await, "Kubernetes: there is no pod kafka-1-0");
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kafka-1-0"},
-            "spec": {"nodeName": "node-a", "containers": [{"name": "kafka", "image": "kafka"}]},
-        });
-        plane.kubectl(&["-n", "kafka", "apply", "-f", "-"], &pod.to_string()).unwrap();
+        make_pod(&plane, Some("node-a"));
         look_until(&signal, "on node-a has no state yet; the pod is Pending").await;
 
         container(&plane, 0, &json!({"running": {"startedAt": "2026-11-25T03:00:00Z"}}), &json!({}));
@@ -298,9 +284,7 @@ mod tests {
         look_until(&signal, "restarted 2 times; before that it was killed for its memory").await;
         plane.kubectl(&["-n", "kafka", "delete", "pod", "kafka-1-0", "--wait=false"], "").unwrap();
         look_until(&signal, "of kafka-1-0, which is being deleted, on node-a").await;
-        plane
-            .kubectl(&["-n", "kafka", "delete", "pod", "kafka-1-0", "--force", "--grace-period=0"], "")
-            .unwrap();
+        delete_pod(&plane);
         look_until(&signal, "there is no pod kafka-1-0").await;
         without_each_right_it_is_told(&plane, &token).await;
     }

@@ -261,6 +261,7 @@ mod tests {
     use recovery::ports::chain;
 
     use super::*;
+    use crate::bed::{delete_pod, make_pod};
 
     const RBAC: &str = include_str!("../../../deploy/kubernetes/taint-rbac.yaml");
     const HOST: &str = "kafka-1";
@@ -358,15 +359,6 @@ mod tests {
         let Some(plane) = ControlPlane::start() else { return };
         let (host, epoch) = (HostName::from(HOST), Epoch(7));
         plane.kubectl(&["create", "namespace", "kafka"], "").unwrap();
-        let make = |node: &str| {
-            let pod = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kafka-1-0"},
-                "spec": {"nodeName": node, "containers": [{"name": "kafka", "image": "kafka"}]},
-            });
-            let delete = ["delete", "pod", "kafka-1-0", "--force", "--grace-period=0", "--ignore-not-found"];
-            plane.kubectl(&[&["-n", "kafka"], &delete[..]].concat(), "").unwrap();
-            plane.kubectl(&["-n", "kafka", "apply", "-f", "-"], &pod.to_string()).unwrap();
-        };
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
         plane.kubectl(&["apply", "-f", "-"], &node.to_string()).unwrap();
         let config = KubernetesTaintConfig {
@@ -377,7 +369,7 @@ mod tests {
         };
         let (device, whereabouts) = (Arc::new(Device::default()), config.whereabouts(&host));
         let fence = config.build(device.clone(), whereabouts).unwrap();
-        make("node-b");
+        make_pod(&plane, Some("node-b"));
         let refused = [
             fence.fence(&host, epoch).await.unwrap_err(),
             fence.finish(&host, epoch).await.unwrap_err(),
@@ -393,7 +385,8 @@ mod tests {
         }
         assert_eq!(*device.asked.lock().unwrap(), ["prove", "check"], "nothing was switched off");
         assert!(!taints(&plane).contains(KEY), "{}", taints(&plane));
-        make("node-a");
+        delete_pod(&plane);
+        make_pod(&plane, Some("node-a"));
         fence.fence(&host, epoch).await.unwrap();
         let proof = fence.prove(&host, epoch).await.unwrap();
         assert!(proof.note.text.contains("pod kafka-1-0 is on node-a"), "{}", proof.note.text);

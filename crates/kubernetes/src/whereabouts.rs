@@ -190,24 +190,13 @@ impl HealthSignal for Places {
 mod tests {
     use fakes::kubernetes::Fault::Refused;
     use fakes::kubernetes::{ADMIN, ControlPlane, STRANGER, Wire};
-    use recovery::model::{Moment, Now};
-    use serde_json::json;
 
     use super::*;
+    use crate::bed::{Still, delete_pod as delete, make_pod as make};
     use crate::watched::GAP;
 
     const RBAC: &str = include_str!("../../../deploy/kubernetes/pod-rbac.yaml");
     const SOON: Duration = Duration::from_secs(5);
-
-    struct Still;
-
-    #[async_trait]
-    impl Clock for Still {
-        fn now(&self) -> Now {
-            Now { mono: Moment(Duration::from_secs(7)), wall: "2026-11-25T03:00:00Z".parse().unwrap() }
-        }
-        async fn sleep(&self, _duration: Duration) {}
-    }
 
     fn pod_of(plane: &ControlPlane, token: &str) -> Arc<Whereabouts> {
         let cluster = Whereabouts::cluster(Some(plane.kubeconfig(token, None)), Some("kafka".to_owned()));
@@ -234,19 +223,6 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(30), "{part}: {place:?}");
             sleep(Duration::from_millis(50)).await;
         }
-    }
-
-    fn make(plane: &ControlPlane, node: Option<&str>) {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kafka-1-0"},
-            "spec": {"nodeName": node, "containers": [{"name": "kafka", "image": "kafka"}]},
-        });
-        plane.kubectl(&["-n", "kafka", "apply", "-f", "-"], &pod.to_string()).unwrap();
-    }
-
-    fn delete(plane: &ControlPlane) {
-        let delete = ["-n", "kafka", "delete", "pod", "kafka-1-0", "--force", "--grace-period=0"];
-        plane.kubectl(&delete, "").unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -80,7 +80,7 @@ locals {
         "",
       ])) },
       local.sysusers,
-      # networkd drops addresses that it did not set itself when it is restarted, as by an upgrade: a broker's is one of them.
+      # networkd drops addresses that it did not set when it is restarted, as by an upgrade: a broker's is one of them.
       { path = "/etc/systemd/network/10-netplan-${local.link}.network.d/understudy.conf", content = "[Network]\nKeepConfiguration=static\n" },
       # A host that is made anew may find a broker's address on its interface: the link has its own alone, by DHCP.
       { path = "/etc/cloud/cloud.cfg.d/99-understudy.cfg", content = "network: { config: disabled }\n" },
@@ -126,8 +126,8 @@ locals {
   } }
 }
 
-# The first address is the host's own. A broker's comes with `kafka-begin`: one that is here at the first boot would be taken
-# for the host's by cloud-init. What comes and goes after it is EC2's and Understudy's business.
+# The first address is the host's own. A broker's comes with `kafka-begin`: at the first boot cloud-init would take it
+# for the host's. From then on addresses come and go by EC2 and Understudy.
 resource "aws_network_interface" "host" {
   for_each                = local.hosts
   subnet_id               = aws_subnet.hosts.id

@@ -19,7 +19,7 @@ resource "aws_subnet" "hosts" {
   tags              = { Name = "${var.name}-hosts" }
 }
 
-# The addresses of hosts and brokers, .0 to .63, are nobody else's: FSx and whatever else is put into this subnet takes those above.
+# The addresses of hosts and brokers, .0 to .63, are nobody else's. FSx takes one above.
 resource "aws_ec2_subnet_cidr_reservation" "fixed" {
   subnet_id        = aws_subnet.hosts.id
   cidr_block       = cidrsubnet(local.hosts_cidr, 2, 0)

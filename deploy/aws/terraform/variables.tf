@@ -2,13 +2,15 @@ variable "region" {
   description = "The region of everything."
   type        = string
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region)) && !can(regex("^(cn|us-gov|us-iso)", var.region))
-    error_message = "Name a region, such as eu-central-1. Those of China and of governments have other ARNs than the policies here."
+    condition = alltrue([
+      can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region)), !can(regex("^(cn|us-(gov|iso))", var.region))
+    ])
+    error_message = "Name a region, such as eu-central-1. China's and governments' have other ARNs than these policies."
   }
 }
 
 variable "zone" {
-  description = "The availability zone of everything: one that has FSx for ONTAP and `host_type`. Another one later is another cluster."
+  description = "The availability zone of everything. It has to have FSx for ONTAP and `host_type`, and stays."
   type        = string
   validation {
     condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9][a-z]$", var.zone))
@@ -67,7 +69,7 @@ variable "mode" {
 }
 
 variable "host_type" {
-  description = "The instance type of brokers and standbys: of the same kind, for a standby is a broker one day. x86-64, and with Debian 12 its link is `ens5`: of m8i it is not."
+  description = "The instance type of brokers and standbys: x86-64, with the link `ens5` (m8i has another)."
   type        = string
   default     = "m7i.large"
 }
@@ -140,8 +142,11 @@ variable "fsx_admin_password" {
   type        = string
   sensitive   = true
   validation {
-    condition = (length(var.fsx_admin_password) >= 8 && length(var.fsx_admin_password) <= 50 && can(regex("[A-Za-z]", var.fsx_admin_password))
-    && can(regex("[0-9]", var.fsx_admin_password)) && !can(regex("fsxadmin", var.fsx_admin_password)))
+    condition = alltrue([
+      length(var.fsx_admin_password) >= 8, length(var.fsx_admin_password) <= 50,
+      !can(regex("fsxadmin", var.fsx_admin_password)),
+      can(regex("[A-Za-z]", var.fsx_admin_password)), can(regex("[0-9]", var.fsx_admin_password)),
+    ])
     error_message = "8 to 50 characters, letters and digits among them, without fsxadmin."
   }
 }
@@ -151,8 +156,11 @@ variable "svm_admin_password" {
   type        = string
   sensitive   = true
   validation {
-    condition = (length(var.svm_admin_password) >= 8 && length(var.svm_admin_password) <= 50 && can(regex("[A-Za-z]", var.svm_admin_password))
-    && can(regex("[0-9]", var.svm_admin_password)) && !can(regex("vsadmin", var.svm_admin_password)))
+    condition = alltrue([
+      length(var.svm_admin_password) >= 8, length(var.svm_admin_password) <= 50,
+      !can(regex("vsadmin", var.svm_admin_password)),
+      can(regex("[A-Za-z]", var.svm_admin_password)), can(regex("[0-9]", var.svm_admin_password)),
+    ])
     error_message = "8 to 50 characters, letters and digits among them, without vsadmin."
   }
 }

@@ -1,6 +1,6 @@
-//! The network of a VPC: it answers ARP for every address itself, carries a packet to whoever has its address by EC2, or
-//! is sent it by the route table of the sender's subnet, and drops one from an address that its sender does not have. An
-//! interface whose source/destination check is on takes and sends nothing else.
+//! The network of a VPC: it answers ARP for every address itself, carries a packet to whoever has its address by EC2,
+//! or is sent it by the route table of the sender's subnet, and drops one from an address that its sender does not
+//! have. An interface whose source/destination check is on takes and sends nothing else.
 
 use std::fs;
 
@@ -41,8 +41,8 @@ pub(super) fn make() -> Result<()> {
          add set bridge vpc open { type ifname; }; add map bridge vpc zone { type ifname : mark; }")
 }
 
-/// Sends by the tables of zones from now on, and nowhere without one: what a host sends by that of its own zone, and what
-/// the bed's clients send by that of the first.
+/// Sends by the tables of zones from now on, and nowhere without one: what a host sends by that of its own zone, and
+/// what the bed's clients send by that of the first.
 pub(super) fn divide() -> Result<()> {
     shell::sh(&format!("ip route del {OUTSIDE} dev {BRIDGE}"))?;
     shell::sh(&format!("ip route add blackhole {OUTSIDE}"))?;

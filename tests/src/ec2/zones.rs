@@ -71,8 +71,8 @@ pub(crate) fn on_link(address: Ipv4Addr) -> String {
     format!("{address}/{prefix}")
 }
 
-/// Makes the bed the router between the zones, before there are hosts. Until there is an EC2, an address outside is where
-/// a link has it.
+/// Makes the bed the router between the zones, before there are hosts. Until there is an EC2, an address outside is
+/// where a link has it.
 ///
 /// # Errors
 /// When the network cannot be made.

@@ -59,8 +59,8 @@ pub struct ClusterSpec {
     pub security: Security,
     /// Whether its ZooKeeper, where it has one, has TLS, logins and ACLs.
     pub secure_zookeeper: bool,
-    /// Whether brokers' addresses are outside of every host's subnet (10.99.0.11, …), and broker 3 is at home in another
-    /// zone (10.78.0.113) than the others.
+    /// Whether brokers' addresses are outside of every host's subnet (10.99.0.11, …), and broker 3 is at home in
+    /// another zone (10.78.0.113) than the others.
     pub zones: bool,
 }
 

@@ -187,11 +187,8 @@ impl Secured {
         }
     }
 
-    /// Written aside and renamed, as tools do that renew certificates.
     fn put(&self, name: &str, text: &str) -> Result<()> {
-        let (path, aside) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
-        fs::write(&aside, text)?;
-        fs::rename(&aside, &path).with_context(|| format!("cannot put {}", path.display()))
+        put(&self.dir, name, text)
     }
 
     fn path(&self, name: &str) -> String {
@@ -325,6 +322,13 @@ impl Secured {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// Written aside and renamed, as tools do that renew certificates.
+pub(super) fn put(dir: &Path, name: &str, text: &str) -> Result<()> {
+    let (path, aside) = (dir.join(name), dir.join(format!("{name}.new")));
+    fs::write(&aside, text)?;
+    fs::rename(&aside, &path).with_context(|| format!("cannot put {}", path.display()))
 }
 
 fn keystore(id: i32) -> String {

@@ -13,7 +13,7 @@ const PLACES: [&str; 4] = [
     "usr/lib/systemd/network",
 ];
 
-/// What is to be done that an address stays on `interface`; `None` if networkd leaves it alone. `index` is the link's.
+/// The remedy where networkd would take an address off `interface`, whose index this is.
 pub(super) fn forgets(interface: &str, index: u32) -> Option<String> {
     forgets_below(Path::new("/"), interface, index)
 }
@@ -25,15 +25,14 @@ fn forgets_below(root: &Path, interface: &str, index: u32) -> Option<String> {
     let name = Path::new(file).file_name()?.to_str()?;
     let own = fs::read_to_string(root.join(file.trim_start_matches('/'))).unwrap_or_default();
     let all = own + "\n" + &drop_ins(root, name);
-    // `yes` is kept too, and what a network file system as root has networkd do by itself is nobody's here.
     let keeps = ["static", "yes", "true", "on", "1"];
     if last(&all, "KeepConfiguration").is_some_and(|value| keeps.contains(&value)) {
         return None;
     }
     Some(format!(
-        "systemd-networkd has {interface}, and takes addresses off it that it did not set whenever it is started anew, as by \
-         an upgrade of systemd: write `[Network]` and `KeepConfiguration=static` into /etc/systemd/network/{name}.d/\
-         understudy.conf, and run `networkctl reload`"
+        "systemd-networkd has {interface}, and takes addresses off it that it did not set whenever it is started anew, \
+         as by an upgrade of systemd: write `[Network]` and `KeepConfiguration=static` into \
+         /etc/systemd/network/{name}.d/understudy.conf, and run `networkctl reload`"
     ))
 }
 
@@ -50,7 +49,7 @@ fn drop_ins(root: &Path, name: &str) -> String {
     found.values().filter_map(|path| fs::read_to_string(path).ok()).collect::<Vec<_>>().join("\n")
 }
 
-/// What the last line that sets `key` sets it to.
+/// The value of `key` in the last line that sets it.
 fn last<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let value = |line: &'t str| line.trim().strip_prefix(key)?.trim_start().strip_prefix('=');
     text.lines().filter_map(value).map(str::trim).next_back()

@@ -74,10 +74,10 @@ pub struct ClusterConfig {
     /// The same for the controllers' own listeners, where they are secured otherwise than the brokers'.
     #[serde(default)]
     pub controllers_security: Option<SecurityConfig>,
-    /// How ZooKeeper is secured, where it is. Its listener (`secureClientPort`) has `protocol = "SSL"`, and a login by
-    /// DIGEST-MD5 makes it `SASL_SSL`, or `SASL_PLAINTEXT` at a `clientPort`. With `zookeeper.set.acl=true` only who the
-    /// brokers are may remove what one of them left: so log in by the name that is in the section `Client` of their
-    /// JAAS file or, without one, show a certificate of the same subject as theirs.
+    /// How ZooKeeper is secured, where it is. Its TLS listener (`secureClientPort`) has `protocol = "SSL"`. A login by
+    /// DIGEST-MD5 makes it `SASL_SSL`, or `SASL_PLAINTEXT` at a `clientPort`. With `zookeeper.set.acl=true` only the
+    /// brokers' own identity may remove what one of them left: log in by the name in the section `Client` of their JAAS
+    /// file or, without one, show a certificate of the same subject as theirs.
     #[serde(default)]
     pub zookeeper_security: Option<SecurityConfig>,
 }

@@ -223,8 +223,8 @@ impl ControlPlane {
         self.api.start();
     }
 
-    /// Stops the API server where it stands, until [`Self::thaw_api`]. On a busy machine its threads run on for a while after
-    /// the signal, so that they are waited for.
+    /// Stops the API server where it stands, until [`Self::thaw_api`]. Its threads are waited for: on a busy machine
+    /// they run on for a while after the signal.
     pub fn freeze_api(&self) {
         self.api.signal("STOP");
         let begun = Instant::now();

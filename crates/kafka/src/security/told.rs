@@ -33,13 +33,31 @@ pub(crate) fn where_tls_answers(credentials: Option<&Credentials>) -> String {
     )
 }
 
-/// What the TLS library said, if it was that which failed.
+/// The TLS library's own words, if it was that which failed.
 pub(crate) fn tls_error(source: &io::Error) -> Option<&Error> {
     source.get_ref()?.downcast_ref()
 }
 
+/// A login that was refused. The files are read anew before the next one.
+pub(crate) fn of_login(credentials: Option<&Credentials>, at: &Endpoint, why: &str) -> WireError {
+    let stale = credentials.map(Credentials::refuted).unwrap_or_default();
+    WireError::Unauthenticated { at: at.clone(), why: format!("{why}{stale}") }
+}
+
+/// A connection that ended because of TLS; `None` if that was not what failed. The files are read anew before the next
+/// one.
+pub(crate) fn of_handshake(
+    credentials: Option<&Credentials>,
+    at: &Endpoint,
+    source: &io::Error,
+) -> Option<WireError> {
+    let (own, error) = (credentials?, tls_error(source)?);
+    own.refused();
+    Some(of_tls(own, at, error))
+}
+
 /// The other side answered, so its process lives; what fails is between its certificate and ours.
-pub(crate) fn of_tls(credentials: &Credentials, at: &Endpoint, error: &Error) -> WireError {
+fn of_tls(credentials: &Credentials, at: &Endpoint, error: &Error) -> WireError {
     let section = credentials.section;
     let at = at.clone();
     let why = match error {

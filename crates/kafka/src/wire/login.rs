@@ -9,7 +9,7 @@ use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
 use super::{Asked, Connection, WireError};
-use crate::security::{Hash, Login, Mechanism, Scram};
+use crate::security::{Hash, Login, Mechanism, Scram, of_login};
 use recovery::model::Endpoint;
 
 /// The version in which the mechanism's own messages are wrapped (Kafka 1.0).
@@ -86,8 +86,7 @@ impl Connection {
     }
 
     fn refused(&self, why: String) -> WireError {
-        let stale = self.credentials.as_ref().map(|own| own.refuted()).unwrap_or_default();
-        WireError::Unauthenticated { at: self.at.clone(), why: format!("{why}{stale}") }
+        of_login(self.credentials.as_deref(), &self.at, &why)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use toml::Table;
 
 use super::super::Jvm;
 use super::super::properties::{Properties, owned};
-use super::super::secured::Authority;
+use super::super::secured::{Authority, put};
 
 /// Who the brokers are, and the agents, to which the ACLs give what is theirs.
 const USER: &str = "kafka";
@@ -121,9 +121,7 @@ impl SecuredZooKeeper {
     }
 
     fn put(&self, name: &str, text: &str) -> Result<()> {
-        let (path, aside) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
-        fs::write(&aside, text)?;
-        fs::rename(&aside, &path).with_context(|| format!("cannot put {}", path.display()))
+        put(&self.dir, name, text)
     }
 
     fn path(&self, name: &str) -> String {

@@ -84,8 +84,8 @@ fn hosts_are_sent_to_as_route_tables_say() {
     });
 }
 
-/// The standby is in the other zone. EC2 is busy between the two tables, tells what was, and takes a while until packets
-/// follow.
+/// The standby is in the other zone. EC2 is busy between the two tables, tells what was, and takes a while until
+/// packets follow.
 #[test]
 fn ec2_other_zone() {
     story("ec2_other_zone", |lab| {

@@ -50,8 +50,9 @@ pub struct FileLedgerConfig {
     /// directory below the mount point rather than the mount point itself, so that it is missing while
     /// nothing is mounted.
     pub dir: PathBuf,
-    /// Accept a directory on a disk of this host, as on a test host. Without it, it has to be on a network file system
-    /// (NFS, CephFS, GlusterFS, Lustre, GPFS, BeeGFS, GFS2 or OCFS2): a ledger that other hosts do not see protects nobody.
+    /// Accept a directory on a disk of this host, as on a test host. Without it, `check` fails a directory that is
+    /// not on a network file system (NFS, CephFS, GlusterFS, Lustre, GPFS, BeeGFS, GFS2 or OCFS2): a ledger that
+    /// other hosts do not see protects nobody.
     #[serde(default)]
     pub local: bool,
     /// How long one operation may take. After that the ledger counts as unreachable.
@@ -388,7 +389,7 @@ fn check(root: &Root, local: bool) -> Result<Note, LedgerError> {
         free >> 20
     );
     if !local {
-        is_shared(dir)?;
+        must_be_shared(dir)?;
     }
     Ok(Note::new(text).with("free_bytes", free).with("probe_ms", took.as_millis()))
 }
@@ -408,7 +409,7 @@ fn probe(dir: &Path) -> Result<(), LedgerError> {
 }
 
 /// Two hosts that have one each of what should be one claim the same broker.
-fn is_shared(dir: &Path) -> Result<(), LedgerError> {
+fn must_be_shared(dir: &Path) -> Result<(), LedgerError> {
     let real = fs::canonicalize(dir).map_err(failed("look at", dir))?;
     let mounts = Mounts::read().map_err(failed("look for the mount of", dir))?;
     match mounts.covering(&real) {
