@@ -155,7 +155,7 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         let (check, fenced, w) = (Check::Fence(fenced.clone()), fenced.clone(), host());
         all.push(Look::standing(check, move || looks::fence_answers(w.clone(), fenced.clone())));
     }
-    if config.brokers.values().any(|drivers| drivers.storage.is_nfs()) {
+    if config.brokers.values().filter_map(|drivers| drivers.storage.as_ref()).any(|storage| storage.is_nfs()) {
         let w = host();
         all.push(Look::standing(Check::NfsClient, move || nfs::client(w.clone())));
     }
@@ -227,8 +227,10 @@ fn guarded(world: &Arc<World>, broker: &Broker) -> Vec<Look> {
 
 /// Each file with certificates once, whoever needs it.
 fn certificates(config: &Config) -> BTreeMap<PathBuf, CertificateFile> {
-    let fences = config.fences.values().flatten().flat_map(FenceConfig::certificates);
-    let storage = config.brokers.values().flat_map(|drivers| ontap::storage::certificates(&drivers.storage));
+    let ladders = config.fences.values().chain(config.nodes.values());
+    let fences = ladders.flatten().flat_map(FenceConfig::certificates);
+    let storage = config.brokers.values().filter_map(|drivers| drivers.storage.as_ref());
+    let storage = storage.flat_map(ontap::storage::certificates);
     let all = config
         .ledger
         .certificates()

@@ -175,7 +175,7 @@ pub(crate) async fn propose(world: &World, socket: &Path, broker: i32) -> anyhow
     };
     let (mut takeover, mut objections) =
         decide_manual(broker, &standing, &seen, &world.topology, &world.policy);
-    if takeover.from != takeover.to && world.topology.fences.get(&takeover.from).is_none_or(Vec::is_empty) {
+    if takeover.from != takeover.to && !world.topology.is_fenceable(&takeover.from) {
         objections
             .push(format!("no fence is configured for {}: the takeover would end there", takeover.from));
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::config::{AddressConfig, FenceConfig};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use drivers::broker_host::{GuardReads, RunHere};
 use drivers::clients::KnownClients;
 use drivers::clients::own::OwnClients;
@@ -82,6 +82,7 @@ impl World {
         // Some devices themselves say that they leave hosts running.
         let described = described(&config.fences);
         topology.outlive = config::outlive(&described);
+        let nodes = nodes(config)?;
         let listeners: BTreeMap<BrokerId, Endpoint> =
             topology.brokers.iter().map(|(id, broker)| (*id, broker.listener.clone())).collect();
         // The very ones that are signals: those know which of them live.
@@ -93,11 +94,12 @@ impl World {
         let identities = config::identities(&topology.brokers, &config.brokers);
         let broker_host = config.broker_host.clone();
         let run_here = RunHere::from(identities).at_most(topology.at_once()).guarded(guard_reads(config));
-        let broker_host = broker_host.build(topology.here.clone(), config.state_dir.clone(), run_here);
+        let at = (topology.here.clone(), config.state_dir.clone());
+        let broker_host = broker_host.build(at, run_here, config.pods());
         let (ledger, clients) = (known(config, joins)?, Arc::default());
         let whereabouts = whereabouts(config);
         let ports = Ports {
-            fences: fences(described, config, &whereabouts)?,
+            fences: fences(described, config, &whereabouts, &nodes)?,
             storage: storage(config)?,
             addresses: addresses(config, &clients)?,
             broker_host: broker_host.map_err(bad("broker_host"))?,
@@ -150,7 +152,7 @@ fn guard_reads(config: &Config) -> GuardReads {
 /// How long each broker's storage keeps a dead client's lock, where this host's kernel knows it.
 fn leases(config: &Config, topology: &mut Topology) {
     for (id, broker) in &mut topology.brokers {
-        let Some(storage) = config.brokers.get(id).map(|drivers| &drivers.storage) else { continue };
+        let Some(storage) = config.brokers.get(id).and_then(|drivers| drivers.storage.as_ref()) else { continue };
         // What is configured may not say that it is NFS.
         if let Some(lease) = lease::of(&broker.log_dirs, &storage.sources()) {
             (broker.locks.lease, broker.locks.told) = (Some(lease), true);
@@ -188,13 +190,13 @@ pub(crate) async fn standing(
     Ok(LedgerStanding::after(&home, &ledger.all(broker).await?))
 }
 
-fn described(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeMap<HostName, Vec<FenceConfig>> {
+fn described<K: Clone + Ord + Sync>(fences: &BTreeMap<K, Vec<FenceConfig>>) -> BTreeMap<K, Vec<FenceConfig>> {
     let described = |ladder: &Vec<FenceConfig>| ladder.iter().cloned().map(FenceConfig::described).collect();
     // Side by side: each asks a program, and may have to wait for it.
     thread::scope(|scope| {
         let asked: Vec<_> =
             fences.iter().map(|(host, ladder)| (host, scope.spawn(move || described(ladder)))).collect();
-        let ladder = |(host, asked): (&HostName, thread::ScopedJoinHandle<'_, _>)| {
+        let ladder = |(host, asked): (&K, thread::ScopedJoinHandle<'_, _>)| {
             (host.clone(), asked.join().unwrap_or_else(|_| fences[host].clone()))
         };
         asked.into_iter().map(ladder).collect()
@@ -203,23 +205,45 @@ fn described(fences: &BTreeMap<HostName, Vec<FenceConfig>>) -> BTreeMap<HostName
 
 /// Where hosts are that are pods: for their fences, and for the signal that tells it.
 fn whereabouts(config: &Config) -> BTreeMap<HostName, Arc<Whereabouts>> {
-    let of =
-        |(host, taint): (&HostName, &KubernetesTaintConfig)| Some((host.clone(), taint.whereabouts(host)?));
+    let nodes = config.nodes.keys().cloned().collect();
+    let of = |(host, taint): (&HostName, &KubernetesTaintConfig)| {
+        Some((host.clone(), taint.whereabouts(host, &nodes)?))
+    };
     config.taints.iter().filter_map(of).collect()
+}
+
+/// What fences the nodes that pods may be on.
+fn nodes(config: &Config) -> anyhow::Result<BTreeMap<String, Arc<dyn Fence>>> {
+    let nodes = described(&config.nodes).into_iter().map(|(node, ladder)| {
+        if let Some(fence) = ladder.iter().find(|fence| fence.leaves_running()) {
+            let driver = fence.clone().build().map(|fence| fence.name().to_owned()).unwrap_or_default();
+            bail!("node.fence: {driver} leaves {node} running, as it says itself: name a fence that ends its power");
+        }
+        let rungs: Result<Vec<_>, _> = ladder.into_iter().map(FenceConfig::build).collect();
+        let ladder: Arc<dyn Fence> = Arc::new(Ladder::new(rungs.map_err(bad("node.fence"))?));
+        Ok((node, ladder))
+    });
+    nodes.collect()
 }
 
 fn fences(
     fences: BTreeMap<HostName, Vec<FenceConfig>>,
     config: &Config,
     whereabouts: &BTreeMap<HostName, Arc<Whereabouts>>,
+    nodes: &BTreeMap<String, Arc<dyn Fence>>,
 ) -> anyhow::Result<BTreeMap<HostName, Arc<dyn Fence>>> {
     let ladders = fences.into_iter().map(|(host, ladder)| {
+        let taint = config.taints.get(&host).cloned();
+        let there = whereabouts.get(&host).cloned();
+        if let (Some(taint), Some(there)) = (taint.clone().filter(|taint| taint.node.is_none()), there.clone()) {
+            let following = taint.follow(nodes, there).map_err(bad("host.kubernetes"))?;
+            return Ok((host, Arc::new(following) as Arc<dyn Fence>));
+        }
         let rungs: Result<Vec<_>, _> = ladder.into_iter().map(FenceConfig::build).collect();
         let own = config.own_addresses.get(&host).copied();
         let ladder = Ladder::new(rungs.map_err(bad("host.fence"))?).of_the_host_at(own);
         let mut ladder: Arc<dyn Fence> = Arc::new(ladder);
-        if let Some(taint) = config.taints.get(&host).cloned() {
-            let there = whereabouts.get(&host).cloned();
+        if let Some(taint) = taint {
             ladder = Arc::new(taint.build(ladder, there).map_err(bad("host.kubernetes"))?);
         }
         Ok((host, ladder))
@@ -228,11 +252,12 @@ fn fences(
 }
 
 fn storage(config: &Config) -> anyhow::Result<BTreeMap<BrokerId, Arc<dyn Storage>>> {
-    let storage = config.brokers.iter().map(|(id, drivers)| {
+    let storage = config.brokers.iter().filter_map(|(id, drivers)| Some((id, drivers.storage.clone()?)));
+    let storage = storage.map(|(id, storage)| {
         let log_dirs = config.topology.brokers.get(id).map(|b| b.log_dirs.clone()).unwrap_or_default();
         Ok((
             *id,
-            ontap::storage::build(drivers.storage.clone(), *id, log_dirs, Path::new(OURSELVES))
+            ontap::storage::build(storage, *id, log_dirs, Path::new(OURSELVES))
                 .map_err(bad("broker.storage"))?,
         ))
     });
@@ -290,8 +315,11 @@ fn signals(
             listed.clone(),
         )),
         Arc::new(LedgerSignal::new(ledger, homes, listed)),
-        Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())),
     ];
+    // Pods of another controller run on other hosts.
+    if !config.topology.reschedules {
+        signals.push(Arc::new(LocalProcesses::new(broker_host, guarded.iter().copied().collect())));
+    }
     // With ZooKeeper there is no metadata log that brokers fetch.
     if config.cluster.zookeeper.is_none() {
         signals.push(Arc::new(KafkaQuorum::new(dialers.clone(), &config.cluster.controllers, bootstrap)));
@@ -312,7 +340,7 @@ fn signals(
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();
         let watched: Vec<_> =
-            brokers.filter_map(|(id, drivers)| ontap::storage::watched(&drivers.storage, *id)).collect();
+            brokers.filter_map(|(id, drivers)| ontap::storage::watched(drivers.storage.as_ref()?, *id)).collect();
         let counted = config_of.build(&watched, &hosts(config)).map_err(bad("ontap_clients"))?;
         signals.extend(counted.into_iter().map(|signal| Arc::new(signal) as Arc<dyn HealthSignal>));
     }
@@ -333,7 +361,8 @@ fn hosts(config: &Config) -> BTreeMap<IpAddr, HostName> {
     let fenced = config.fences.iter().flat_map(|(host, ladder)| {
         ladder.iter().flat_map(FenceConfig::storage_addresses).map(move |address| (*address, host))
     });
-    let grants = config.brokers.values().flat_map(|drivers| ontap::storage::addresses(&drivers.storage));
+    let storage = config.brokers.values().filter_map(|drivers| drivers.storage.as_ref());
+    let grants = storage.flat_map(ontap::storage::addresses);
     let here = grants.map(|address| (address, &config.topology.here));
     fenced.chain(here).map(|(address, host)| (address.to_canonical(), host.clone())).collect()
 }

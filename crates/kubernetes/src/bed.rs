@@ -24,9 +24,29 @@ impl Clock for Still {
 pub(crate) fn make_pod(plane: &ControlPlane, node: Option<&str>) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kafka-1-0"},
-        "spec": {"nodeName": node, "containers": [{"name": "kafka", "image": "kafka"}]},
+        "spec": {
+            "nodeName": node, "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "kafka", "image": "kafka"}],
+        },
     });
     plane.kubectl(&["-n", "kafka", "apply", "-f", "-"], &pod.to_string()).unwrap();
+}
+
+/// The uid of the pod.
+pub(crate) fn uid(plane: &ControlPlane) -> String {
+    let uid = ["-n", "kafka", "get", "pod", "kafka-1-0", "-o", "jsonpath={.metadata.uid}"];
+    plane.kubectl(&uid, "").unwrap()
+}
+
+/// Has a node be there, ready or not, as of the second `since` of some minute.
+pub(crate) fn make_node(plane: &ControlPlane, name: &str, ready: &str, since: u8) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    plane.kubectl(&["apply", "-f", "-"], &node.to_string()).unwrap();
+    let since = format!("2026-11-25T03:00:{since:02}Z");
+    let condition = json!({"type": "Ready", "status": ready, "lastTransitionTime": since});
+    let patch = json!({"status": {"conditions": [condition]}}).to_string();
+    let args = ["patch", "node", name, "--subresource=status", "--type=strategic", "-p", &patch];
+    plane.kubectl(&args, "").unwrap();
 }
 
 /// Takes the object away, whatever becomes of its containers.

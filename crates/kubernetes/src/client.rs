@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{
-    GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams, WatchEvent,
-    WatchParams,
+    DeleteParams, GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions, WatchEvent, WatchParams,
 };
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Request;
@@ -319,6 +319,29 @@ impl Asking<'_> {
         }
     }
 
+    /// Takes away, without waiting for its containers, the very object `uid` that has this name. `false`: there is another
+    /// one of that name by now, or none. `dry`: it changes nothing.
+    pub(crate) async fn delete_by_force<K: Known>(
+        &self,
+        (name, uid): (&str, &str),
+        dry: bool,
+    ) -> Result<bool, Fault> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+        let params = DeleteParams {
+            dry_run: dry,
+            grace_period_seconds: Some(0),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        let build = |namespace: Option<&str>| Request::new(K::url_path(&(), namespace)).delete(name, &params);
+        let what = ("delete", resource::<K>(), Place::Own);
+        match self.until_answered::<serde::de::IgnoredAny>(what, build).await {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.code() == 409 || fault.is_absent(name) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Asks something about the cluster, by its path.
     pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
         let build = |_: Option<&str>| {
@@ -362,7 +385,7 @@ impl Asking<'_> {
         what: (&'static str, String, Place),
         build: impl Fn(Option<&str>) -> Result<Built, kube::core::request::Error>,
     ) -> Result<T, Fault> {
-        let writes = matches!(what.0, "create" | "update" | "patch");
+        let writes = matches!(what.0, "create" | "update" | "patch" | "delete");
         let before = self.is_unsure();
         let mut open = before;
         loop {

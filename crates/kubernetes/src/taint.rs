@@ -1,13 +1,14 @@
 //! A node that is kept from new pods while the host that it is stands fenced. It is beside the fences of a host, and
 //! none itself: a kubelet that is frozen or cut off keeps its containers running, whatever is written at its node.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use recovery::model::{Epoch, HostName};
+use recovery::model::{Epoch, HostName, Machine};
 use recovery::ports::{Fence, Note, Proof, StepError};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -17,13 +18,17 @@ use tokio::time::{sleep, timeout};
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
 use crate::names::{is_name, place_problems};
-use crate::whereabouts::Whereabouts;
+use crate::following::Following;
+use crate::others::{Others, READY_FOR};
+use crate::whereabouts::{Fences, Whereabouts};
 
 const DRIVER: &str = "kubernetes";
 const USER: User = User { section: "host.kubernetes", role: "taint-rbac.yaml" };
 
 /// The taint. Nothing else of the node is touched, so that lifting it leaves a person's cordon alone.
 const KEY: &str = "understudy.dev/fenced";
+/// Between the name of a node and that of a fence of it.
+pub(crate) const OF: &str = ": ";
 /// New pods go elsewhere, and those that are there are left alone.
 const EFFECT: &str = "NoSchedule";
 
@@ -46,11 +51,12 @@ const AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesTaintConfig {
-    /// The name of the node.
-    pub node: String,
-    /// The name of the pod that the host is, if it is one. While that pod is on another node than `node`, which the
-    /// fences act on, or nobody can see where it is, no takeover begins that would fence this host, and its fences
-    /// prove nothing.
+    /// The name of the node. Without it the host is a pod that may be on any `[[node]]`, and is fenced with the one that
+    /// it is on; it has no `[[host.fence]]` then.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// The name of the pod that the host is, if it is one. While that pod is on another node than the fences act on, or
+    /// nobody can see where it is, no takeover begins that would fence this host, and its fences prove nothing.
     #[serde(default)]
     pub pod: Option<String>,
     /// The namespace of the pod. Without it: that of the kubeconfig's context, or of this pod.
@@ -66,10 +72,12 @@ impl KubernetesTaintConfig {
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if !is_name(&self.node) {
-            let node = &self.node;
+        if let Some(node) = self.node.as_ref().filter(|node| !is_name(node)) {
             problems
                 .push(format!("node: `{node}` is not the name of a node; `kubectl get nodes` lists them"));
+        }
+        if self.node.is_none() && self.pod.is_none() {
+            problems.push("names neither the `node` that the host is nor its `pod`".to_owned());
         }
         if let Some(pod) = self.pod.as_ref().filter(|pod| !is_name(pod)) {
             problems.push(format!("pod: `{pod}` is not the name of a pod"));
@@ -81,12 +89,15 @@ impl KubernetesTaintConfig {
         problems
     }
 
-    /// Where the pod is that `host` is, if it is one.
+    /// Where the pod is that `host` is, if it is one. `nodes`: those that it may be on, if no `node` is named.
     #[must_use]
-    pub fn whereabouts(&self, host: &HostName) -> Option<Arc<Whereabouts>> {
-        let cluster = Whereabouts::cluster(self.kubeconfig.clone(), self.namespace.clone());
-        let of = (self.pod.clone()?, self.node.clone());
-        Some(Arc::new(Whereabouts::new(host.clone(), of, cluster)))
+    pub fn whereabouts(&self, host: &HostName, nodes: &BTreeSet<String>) -> Option<Arc<Whereabouts>> {
+        let cluster = Arc::new(Whereabouts::cluster(self.kubeconfig.clone(), self.namespace.clone()));
+        let fences = match &self.node {
+            Some(node) => Fences::At(node.clone()),
+            None => Fences::Follow(Others::new(self.kubeconfig.clone(), nodes, READY_FOR)),
+        };
+        Some(Arc::new(Whereabouts::new(host.clone(), self.pod.clone()?, fences, cluster)))
     }
 
     /// The same fence, with the taint beside it, and nothing fenced or proven unless the pod is seen where the fence
@@ -103,17 +114,42 @@ impl KubernetesTaintConfig {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let cluster = Cluster::new(self.kubeconfig, None, ATTEMPT, USER);
-        Ok(Tainted { fence, node: self.node, cluster, whereabouts })
+        let node = self.node.ok_or_else(|| vec!["node: is missing".to_owned()])?;
+        let cluster = Arc::new(Cluster::new(self.kubeconfig, None, ATTEMPT, USER));
+        Ok(Tainted { fence, node, cluster, whereabouts, on: None })
+    }
+
+    /// The fences of the nodes, each with the taint beside it, for a pod that may be on any of them.
+    ///
+    /// # Errors
+    /// Every bad value, as `key: what is wrong`.
+    pub fn follow(
+        self,
+        nodes: &BTreeMap<String, Arc<dyn Fence>>,
+        whereabouts: Arc<Whereabouts>,
+    ) -> Result<Following, Vec<String>> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let cluster = Arc::new(Cluster::new(self.kubeconfig, None, ATTEMPT, USER));
+        let tainted = |(node, fence): (&String, &Arc<dyn Fence>)| {
+            let (fence, cluster, whereabouts) = (fence.clone(), cluster.clone(), Some(whereabouts.clone()));
+            (node.clone(), Tainted { fence, node: node.clone(), cluster, whereabouts, on: None })
+        };
+        Ok(Following { nodes: nodes.iter().map(tainted).collect(), whereabouts: whereabouts.clone() })
     }
 }
 
 /// A fence with a taint beside it; see [`KubernetesTaintConfig`]. Whatever is proven, the fence proves.
+#[derive(Clone)]
 pub struct Tainted {
     fence: Arc<dyn Fence>,
-    node: String,
-    cluster: Cluster,
+    pub(crate) node: String,
+    cluster: Arc<Cluster>,
     whereabouts: Option<Arc<Whereabouts>>,
+    /// The node with the pod that is fenced with it; `None` where the fence is the host's own.
+    on: Option<Machine>,
 }
 
 impl Tainted {
@@ -126,44 +162,36 @@ impl Tainted {
     ) -> Result<Option<String>, StepError> {
         let Some(whereabouts) = &self.whereabouts else { return Ok(None) };
         let refused = |why| StepError::Refused { driver: DRIVER, action: format!("{action} {host}"), why };
-        whereabouts.confirm(limit).await.map(Some).map_err(refused)
+        whereabouts.confirm(self.on.as_ref(), limit).await.map(Some).map_err(refused)
+    }
+
+    /// The same for a pod that is fenced with its node.
+    pub(crate) fn of(&self, on: &Machine) -> Self {
+        Self { on: Some(on.clone()), ..self.clone() }
+    }
+
+    /// The name by which the device knows what it fences.
+    fn device(&self, host: &HostName) -> HostName {
+        if self.on.is_some() { HostName(self.node.clone()) } else { host.clone() }
+    }
+
+    /// What only the node has: the device that fences it, whatever is on it.
+    pub(crate) async fn device_checks(&self) -> Vec<(String, Result<Note, StepError>)> {
+        let node = HostName(self.node.clone());
+        let mut checks = self.fence.checks(&node).await;
+        checks.push((DRIVER.to_owned(), self.can_taint().await));
+        checks.into_iter().map(|(rung, found)| (format!("{node}{OF}{rung}"), found)).collect()
     }
 
     /// Has the node have the taint of an epoch, or none. Returns whether that changed anything. `dry`: it does not.
     async fn set(&self, value: Option<&str>, dry: bool) -> Result<bool, String> {
-        let said = |fault: Fault| fault.to_string();
-        loop {
-            let (node, _) = self.cluster.find::<Node>(Place::Cluster, &self.node).await.map_err(said)?;
-            let node = node.ok_or_else(|| self.is_absent())?;
-            let was = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            let mut taints: Vec<Taint> = was.iter().filter(|taint| taint.key != KEY).cloned().collect();
-            taints.extend(value.map(|value| Taint {
-                key: KEY.to_owned(),
-                value: Some(value.to_owned()),
-                effect: EFFECT.to_owned(),
-                ..Taint::default()
-            }));
-            if taints == was && !dry {
-                return Ok(false);
-            }
-            let patch = json!({
-                "metadata": { "resourceVersion": node.metadata.resource_version },
-                "spec": { "taints": taints },
-            });
-            let asking = self.cluster.ask();
-            let patched = asking.patch::<Node>(Place::Cluster, &self.node, &patch, dry).await;
-            if patched.map_err(said)?.is_some() {
-                return Ok(true);
-            }
-            sleep(AGAIN).await;
-        }
-    }
-
-    fn is_absent(&self) -> String {
-        format!(
-            "the cluster has no node {}: correct {}.node; `kubectl get nodes` lists them",
-            self.node, USER.section
-        )
+        let taint = value.map(|value| Taint {
+            key: KEY.to_owned(),
+            value: Some(value.to_owned()),
+            effect: EFFECT.to_owned(),
+            ..Taint::default()
+        });
+        set_taint(&self.cluster, &self.node, KEY, taint, dry).await
     }
 
     async fn set_within(&self, value: Option<&str>, dry: bool, limit: Duration) -> Result<bool, String> {
@@ -179,13 +207,48 @@ impl Tainted {
     async fn look(&self, host: &HostName) -> Result<Note, StepError> {
         let there = self.is_there("prove anything of", host, FOR_A_PERSON).await?;
         let there = there.map(|says| format!("{says}; ")).unwrap_or_default();
+        let note = self.can_taint().await?;
+        Ok(Note { text: format!("{there}{}", note.text), ..note })
+    }
+
+    async fn can_taint(&self) -> Result<Note, StepError> {
+        let node = &self.node;
         match self.set_within(Some("check"), true, FOR_A_PERSON).await {
-            Ok(_) => {
-                let node = &self.node;
-                Ok(Note::new(format!("{there}node {node} can be tainted, beside what the fences prove")))
-            }
+            Ok(_) => Ok(Note::new(format!("node {node} can be tainted, beside what the fences prove"))),
             Err(why) => Err(self.failed("see whether it can taint", why)),
         }
+    }
+}
+
+/// Has a node have this taint of that key, or none. Returns whether that changed anything. `dry`: it does not.
+pub(crate) async fn set_taint(
+    cluster: &Cluster,
+    name: &str,
+    key: &str,
+    taint: Option<Taint>,
+    dry: bool,
+) -> Result<bool, String> {
+    let said = |fault: Fault| fault.to_string();
+    loop {
+        let (node, _) = cluster.find::<Node>(Place::Cluster, name).await.map_err(said)?;
+        let absent = || {
+            format!("the cluster has no node {name}: correct its name; `kubectl get nodes` lists them")
+        };
+        let node = node.ok_or_else(absent)?;
+        let was = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let mut taints: Vec<Taint> = was.iter().filter(|taint| taint.key != key).cloned().collect();
+        taints.extend(taint.clone());
+        if taints == was && !dry {
+            return Ok(false);
+        }
+        let patch = json!({
+            "metadata": { "resourceVersion": node.metadata.resource_version },
+            "spec": { "taints": taints },
+        });
+        if cluster.ask().patch::<Node>(Place::Cluster, name, &patch, dry).await.map_err(said)?.is_some() {
+            return Ok(true);
+        }
+        sleep(AGAIN).await;
     }
 }
 
@@ -198,7 +261,7 @@ impl Fence for Tainted {
     /// The taint comes after the fence, and its failure is a warning.
     async fn fence(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
         self.is_there("fence", host, WHERE).await?;
-        let note = self.fence.fence(host, epoch).await?;
+        let note = self.fence.fence(&self.device(host), epoch).await?;
         Ok(match self.set_within(Some(&format!("epoch-{epoch}")), false, IN_A_TAKEOVER).await {
             Ok(_) => Note { text: format!("{}; its node {} is tainted", note.text, self.node), ..note },
             Err(why) => {
@@ -209,7 +272,8 @@ impl Fence for Tainted {
     }
 
     async fn prove(&self, host: &HostName, epoch: Epoch) -> Result<Proof, StepError> {
-        let proof = self.fence.prove(host, epoch).await?;
+        let proof = self.fence.prove(&self.device(host), epoch).await?;
+        let proof = Proof { host: host.clone(), ..proof };
         // After it: a pod that has gone elsewhere before that is seen.
         let there = self.is_there("prove anything of", host, WHERE).await?;
         let text = there.map(|says| format!("{}; {says}", proof.note.text));
@@ -220,7 +284,7 @@ impl Fence for Tainted {
     }
 
     async fn lift(&self, host: &HostName) -> Result<Note, StepError> {
-        let note = self.fence.lift(host).await?;
+        let note = self.fence.lift(&self.device(host)).await?;
         let removed = self.set_within(None, false, FOR_A_PERSON).await;
         let removed = removed.map_err(|why| self.failed("take the taint off", why))?;
         let said = if removed { "lost its taint" } else { "has no taint of ours" };
@@ -239,8 +303,12 @@ impl Fence for Tainted {
         checks
     }
 
+    fn disbelieve(&self, rung: &str, why: &str) {
+        self.fence.disbelieve(rung, why);
+    }
+
     async fn has_power(&self, host: &HostName) -> Option<bool> {
-        self.fence.has_power(host).await
+        self.fence.has_power(&self.device(host)).await
     }
 
     fn leaves_running(&self) -> bool {
@@ -249,7 +317,7 @@ impl Fence for Tainted {
 
     async fn finish(&self, host: &HostName, epoch: Epoch) -> Result<Note, StepError> {
         self.is_there("stop", host, WHERE).await?;
-        self.fence.finish(host, epoch).await
+        self.fence.finish(&self.device(host), epoch).await
     }
 }
 
@@ -307,7 +375,7 @@ mod tests {
     fn tainted(plane: &ControlPlane, token: &str, device: Device) -> Tainted {
         let kubeconfig = Some(plane.kubeconfig(token, None));
         let config =
-            KubernetesTaintConfig { node: "node-a".to_owned(), pod: None, namespace: None, kubeconfig };
+            KubernetesTaintConfig { node: Some("node-a".to_owned()), pod: None, namespace: None, kubeconfig };
         config.build(Arc::new(device), None).unwrap()
     }
 
@@ -362,12 +430,12 @@ mod tests {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
         plane.kubectl(&["apply", "-f", "-"], &node.to_string()).unwrap();
         let config = KubernetesTaintConfig {
-            node: "node-a".to_owned(),
+            node: Some("node-a".to_owned()),
             pod: Some("kafka-1-0".to_owned()),
             namespace: Some("kafka".to_owned()),
             kubeconfig: Some(plane.kubeconfig(ADMIN, None)),
         };
-        let (device, whereabouts) = (Arc::new(Device::default()), config.whereabouts(&host));
+        let (device, whereabouts) = (Arc::new(Device::default()), config.whereabouts(&host, &BTreeSet::new()));
         let fence = config.build(device.clone(), whereabouts).unwrap();
         make_pod(&plane, Some("node-b"));
         let refused = [

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record, Refused};
 use crate::model::{
-    BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Now, Order, Orders, PartitionView,
+    BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Machine, Now, Order, Orders, PartitionView,
 };
 
 /// What the ports take and tell.
@@ -126,6 +126,11 @@ pub trait Fence: Send + Sync {
     /// Believes no word of the fence that [`Self::checks`] names `rung` until it reads on: it read off while the host
     /// lived, as `why` tells.
     fn disbelieve(&self, _rung: &str, _why: &str) {}
+    /// The fence of the machine that the host was on when a takeover was planned, where that is what fences the host.
+    /// `None`: it has fences of its own, or no such machine is known here.
+    fn on(&self, _machine: &Machine) -> Option<Arc<dyn Fence>> {
+        None
+    }
     /// Whether the host has power, as this fence reads it now. `None`: it cannot tell, or is no power fence.
     async fn has_power(&self, _host: &HostName) -> Option<bool> {
         None
@@ -222,6 +227,19 @@ pub trait BrokerHost: Send + Sync {
     /// Ensures that the broker runs: starts it once, or adopts the one that runs. `proofs`: one for every
     /// host that may have been writing; at least one.
     async fn start(&self, broker: BrokerId, epoch: Epoch, proofs: &[Proof]) -> Result<Note, StepError>;
+    /// Has the broker's host, which is a pod, made anew by its own controller on another machine than `from`, and waits
+    /// until that is done; it is no error if somebody else has. `proofs` as for [`Self::start`]. Only the driver of such
+    /// hosts can.
+    async fn reschedule(
+        &self,
+        broker: BrokerId,
+        _from: &Machine,
+        _proofs: &[Proof],
+    ) -> Result<Note, StepError> {
+        let action = format!("have the host of broker {broker} made anew");
+        let why = "Kafka is run on this very host".to_owned();
+        Err(StepError::Refused { driver: "understudy", action, why })
+    }
     /// What the broker's process does now.
     async fn state(&self, broker: BrokerId) -> Result<ProcessState, StepError>;
     /// How many bytes the broker's process `pid` has read since its start, from files and from the network: a

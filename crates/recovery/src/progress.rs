@@ -216,7 +216,7 @@ impl Progress {
 
     fn start_is_done(&self) -> bool {
         let mut steps = self.plan.steps().zip(&self.forward);
-        steps.any(|((_, step), status)| matches!(step, Step::StartBroker { .. }) && *status == Status::Done)
+        steps.any(|((_, step), status)| step.starts() && *status == Status::Done)
     }
 
     /// Whether any step has begun, so that the world may have changed.
@@ -231,7 +231,7 @@ impl Progress {
 
     fn may_have_started(&self) -> bool {
         let mut begun = self.begun.steps().filter_map(|index| self.plan.step(index));
-        begun.any(|(_, step)| matches!(step, Step::StartBroker { .. }))
+        begun.any(|(_, step)| step.starts())
     }
 
     fn begun(&self, step: usize) -> bool {
@@ -325,6 +325,10 @@ impl Progress {
 
     /// What was not proven, or not released, of a Kafka that may have been started on a new host.
     fn not_given_back(&self) -> Option<String> {
+        if self.plan.reschedules() && self.may_have_started() {
+            let host = &self.plan.from;
+            return Some(format!("{host} is left as its controller has made it"));
+        }
         let started = !self.in_place() && self.may_have_started();
         let mut undone = self.plan.steps().zip(&self.back).filter(|_| started);
         undone.find_map(|((_, step), status)| match (step, status) {
@@ -369,14 +373,14 @@ impl LedgerStanding {
         let outcome = journal.outcome().cloned();
         self.epoch = journal.epoch;
         if started {
-            self.owner = plan.to.clone();
+            self.owner = plan.new_owner().clone();
         }
         self.records = journal.records.len() as u64;
         self.nonsense = Progress::replay(journal).err().map(|error| error.to_string());
         if started {
             // The start is begun only after everybody else was proven unable to write, and that stays so.
-            self.writers = BTreeSet::from([plan.to.clone()]);
-        } else if outcome.is_none() {
+            self.writers = BTreeSet::from([plan.new_owner().clone()]);
+        } else if outcome.is_none() && !plan.reschedules() {
             // It may act yet, even if it is succeeded. One that wrote an end had ended its own work before.
             self.writers.insert(plan.to.clone());
         }
@@ -408,7 +412,7 @@ impl LedgerStanding {
         });
         self.fenced.extend(fences(journal));
         if matches!(outcome, Some(Outcome::Recovered { .. })) {
-            self.fenced.remove(&plan.to);
+            self.fenced.remove(plan.new_owner());
         }
         let (by, cause) = (by.clone(), *cause);
         self.state = Some(match outcome {
@@ -425,7 +429,7 @@ impl LedgerStanding {
 fn begun(journal: &EpochJournal) -> (bool, bool) {
     Intents::of(&journal.records).steps().fold((false, false), |(_, started), step| {
         let step = journal.claim.plan.step(step).map(|(_, step)| step);
-        (true, started || matches!(step, Some(Step::StartBroker { .. })))
+        (true, started || step.is_some_and(Step::starts))
     })
 }
 

@@ -5,15 +5,14 @@ mod await_isr;
 mod locks;
 mod lost_registration;
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::event::{Event, What};
 use crate::journal::{Direction, EpochJournal};
 use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered, human};
 use crate::plan::{Plan, Proves, Step, Unregister};
-use crate::ports::{Ports, StepError, chain};
+use crate::ports::{Fence, Ports, StepError, chain};
 
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
@@ -103,6 +102,9 @@ impl<'a> Context<'a> {
                 let proofs = self.look_here_again(*broker, proofs).await?;
                 ports.broker_host.start(*broker, epoch, &proofs).await
             }
+            Step::Reschedule { broker, from, .. } => {
+                ports.broker_host.reschedule(*broker, from, &self.proofs(step)?).await
+            }
             Step::AwaitIsr { broker, patience, restarts } => {
                 self.await_isr(*broker, *patience, *restarts).await
             }
@@ -120,14 +122,17 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn fence(&self, host: &HostName) -> Result<&dyn crate::ports::Fence, StepError> {
-        let fence = self.ports.fences.get(host).map(AsRef::as_ref);
-        fence.ok_or_else(|| StepError::Refused {
-            driver: "fence",
-            action: format!("fence {host}"),
-            why: format!(
+    fn fence(&self, host: &HostName) -> Result<Arc<dyn Fence>, StepError> {
+        let refused = |why| StepError::Refused { driver: "fence", action: format!("fence {host}"), why };
+        let fence = self.ports.fences.get(host).cloned().ok_or_else(|| {
+            refused(format!(
                 "no fence is configured for it; add [[host]] name = \"{host}\" with a [[host.fence]]"
-            ),
+            ))
+        })?;
+        let Some(machine) = self.plan.machine_of(host) else { return Ok(fence) };
+        fence.on(machine).ok_or_else(|| {
+            let name = &machine.name;
+            refused(format!("it was on {name}, and there is no [[node]] name = \"{name}\" with a fence"))
         })
     }
 
@@ -262,7 +267,7 @@ impl<'a> Context<'a> {
 }
 
 fn port<'p, T: ?Sized>(
-    ports: &'p std::collections::BTreeMap<BrokerId, std::sync::Arc<T>>,
+    ports: &'p std::collections::BTreeMap<BrokerId, Arc<T>>,
     broker: BrokerId,
     step: &Step,
 ) -> Result<&'p T, StepError> {

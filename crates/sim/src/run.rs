@@ -230,12 +230,14 @@ impl Run {
             here: state.name(here),
             brokers: guards.iter().map(|b| (id(*b), broker(*b))).collect(),
             fences: fences.map(|h| (state.name(h), vec!["device".to_owned()])).collect::<BTreeMap<_, _>>(),
+            machines: BTreeMap::new(),
             unlocked: BTreeSet::new(),
             outlive: (0..state.hosts.len())
                 .filter(|h| state.fence_kind(*h) == FenceKind::Storage)
                 .map(|h| state.name(h))
                 .collect(),
             wandering: BTreeSet::new(),
+            reschedules: false,
             controllers_known: true,
             zookeeper: false,
             known: (0..self.scenario.brokers).map(id).collect(),

@@ -2,7 +2,9 @@
 //!
 //! Kafka's image is that of the brokers, unchanged: an init container puts the entry point onto a volume.
 
-use std::net::Ipv4Addr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -16,13 +18,19 @@ use crate::lab::Lab;
 pub const STANDBY: &str = "standby-0";
 /// Who the agents are to the API server.
 pub const ACCOUNT: &str = "understudy";
-const MANIFESTS: [(&str, &str); 5] = [
+const MANIFESTS: [(&str, &str); 7] = [
     ("crd.yaml", include_str!("../../../deploy/kubernetes/crd.yaml")),
     ("ledger-rbac.yaml", include_str!("../../../deploy/kubernetes/ledger-rbac.yaml")),
     ("pod-rbac.yaml", include_str!("../../../deploy/kubernetes/pod-rbac.yaml")),
     ("taint-rbac.yaml", include_str!("../../../deploy/kubernetes/taint-rbac.yaml")),
     ("service-rbac.yaml", include_str!("../../../deploy/kubernetes/service-rbac.yaml")),
+    ("node-rbac.yaml", include_str!("../../../deploy/kubernetes/node-rbac.yaml")),
+    ("rescheduling-rbac.yaml", include_str!("../../../deploy/kubernetes/rescheduling-rbac.yaml")),
 ];
+/// Where an agent shows its pages, in its pod.
+const PAGES: u16 = 9095;
+/// How long a page may take.
+const SOON: Duration = Duration::from_secs(5);
 /// What both containers have, and nobody else.
 const SHARED: &str = "/run/understudy";
 const LEDGER: &str = "/apis/understudy.dev/v1/namespaces/default/ledgerjournals";
@@ -33,6 +41,57 @@ const LEDGER: &str = "/apis/understudy.dev/v1/namespaces/default/ledgerjournals"
 /// # Errors
 /// When the API server refuses something, or a program is not built.
 pub fn start(lab: &Lab, kubernetes: &Kubernetes, node: &str, broker: i32, owner: &Pod) -> Result<()> {
+    install(lab, kubernetes)?;
+    let conf = lab.kept("conf")?;
+    std::fs::write(conf.join("standby.properties"), common_properties())?;
+    let config = config(lab, &conf.join("standby.properties").display().to_string(), broker, &owner.node())?;
+    kubernetes.apply(&[config_map("understudy", &config), pod(&conf, node)?])
+}
+
+/// Installs definitions and rights, and starts an agent on each of `nodes` that has `broker` rescheduled, whose pod a
+/// StatefulSet makes. The lab's power switch fences the nodes. Returns the names of the agents' pods.
+///
+/// # Errors
+/// When the API server refuses something, or a program is not built.
+pub fn watch(lab: &Lab, kubernetes: &Kubernetes, nodes: &[String], broker: i32) -> Result<Vec<String>> {
+    install(lab, kubernetes)?;
+    let mut names = Vec::new();
+    for (number, node) in nodes.iter().enumerate() {
+        let name = format!("watch-{number}");
+        let config = rescheduling(lab, kubernetes, &name, broker)?;
+        kubernetes.apply(&[config_map(&name, &config), watcher(&name, node)?])?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// What the agent of a pod shows of itself.
+///
+/// # Errors
+/// When it does not answer.
+pub fn status(kubernetes: &Kubernetes, pod: &str) -> Result<Value> {
+    let pod = kubernetes.pod(pod)?.context("no pod")?;
+    let at = (pod.address()?, PAGES);
+    let page = kubernetes.node(&pod.node())?.host().within_network(|| {
+        let mut stream = TcpStream::connect_timeout(&at.into(), SOON)?;
+        stream.set_read_timeout(Some(SOON))?;
+        stream.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        Ok(page)
+    })?;
+    let (_, body) = page.split_once("\r\n\r\n").context("no page")?;
+    Ok(serde_json::from_str(body)?)
+}
+
+fn config_map(name: &str, config: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name },
+        "data": { "understudy.toml": config },
+    })
+}
+
+fn install(lab: &Lab, kubernetes: &Kubernetes) -> Result<()> {
     let folder = lab.kept("manifests")?;
     for (name, text) in MANIFESTS {
         let file = folder.join(name);
@@ -40,15 +99,7 @@ pub fn start(lab: &Lab, kubernetes: &Kubernetes, node: &str, broker: i32, owner:
         kubernetes.kubectl(&["apply", "-f", &file.display().to_string()])?;
     }
     // The API server makes its storage for them a moment after it has accepted them.
-    crate::eventually("the definitions to be served", super::UP, || kubernetes.get(LEDGER))?;
-    let conf = lab.kept("conf")?;
-    std::fs::write(conf.join("standby.properties"), common_properties())?;
-    let config = config(lab, &conf.join("standby.properties").display().to_string(), broker, &owner.node())?;
-    let config = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "understudy" },
-        "data": { "understudy.toml": config },
-    });
-    kubernetes.apply(&[config, pod(&conf, node)?])
+    crate::eventually("the definitions to be served", super::UP, || kubernetes.get(LEDGER)).map(drop)
 }
 
 /// The takeovers of a broker, as the API server has them: the outcome of each in words of the ledger.
@@ -112,6 +163,89 @@ local = true
         controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
         agent = agent.display(),
     ))
+}
+
+fn rescheduling(lab: &Lab, kubernetes: &Kubernetes, here: &str, broker: i32) -> Result<String> {
+    let quoted = |one: &dyn Fn(i32) -> String| {
+        (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
+    };
+    let (pod, listener, agent) = (pod_of(broker), address(broker), fence_lab()?);
+    let switch = lab.switch().address();
+    let (ip, port): (&Ipv4Addr, u16) = (switch.ip(), switch.port());
+    let nodes = kubernetes.nodes().iter().map(|node| {
+        format!(
+            r#"[[node]]
+name = "{node}"
+[[node.fence]]
+driver = "fence_agent"
+agent = "{agent}"
+options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
+"#,
+            node = node.name(),
+            agent = agent.display(),
+        )
+    });
+    Ok(format!(
+        r#"mode = "auto"
+[policy]
+host_down_after = "1500ms"
+hung_after = "30s"
+process_down_after = "60s"
+[agent]
+host = "{here}"
+state_dir = "/var/lib/understudy"
+listen = "0.0.0.0:{PAGES}"
+[cluster]
+bootstrap = [{brokers}]
+controllers = [{controllers}]
+[ledger]
+driver = "kubernetes"
+[broker_host]
+driver = "rescheduling"
+{nodes}
+[[host]]
+name = "{pod}"
+[host.kubernetes]
+pod = "{pod}"
+[[broker]]
+id = {broker}
+home = "{pod}"
+listener = "{listener}"
+"#,
+        nodes = nodes.collect::<String>(),
+        brokers = quoted(&|id| address(id).to_string()),
+        controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
+    ))
+}
+
+/// A pod with an agent alone.
+fn watcher(name: &str, node: &str) -> Result<Value> {
+    let fence = fence_lab()?;
+    let fence = fence.parent().context("a program in no directory")?;
+    let ours = |container: &str, command: &[&str]| {
+        json!({
+            "name": container, "image": AGENT_IMAGE, "imagePullPolicy": "Never", "command": command,
+            "volumeMounts": [
+                { "name": "config", "mountPath": "/etc/understudy" },
+                { "name": "state", "mountPath": "/var/lib/understudy" },
+                { "name": "fence", "mountPath": fence, "readOnly": true },
+            ],
+        })
+    };
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": {
+            "serviceAccountName": ACCOUNT, "enableServiceLinks": false,
+            "nodeSelector": { "kubernetes.io/hostname": node },
+            "initContainers": [ours("ledger", &["/understudy", "ledger", "init"])],
+            "containers": [ours("understudy", &["/understudy", "run"])],
+            "volumes": [
+                { "name": "state", "emptyDir": {} },
+                { "name": "config", "configMap": { "name": name } },
+                { "name": "fence", "hostPath": { "path": fence, "type": "Directory" } },
+            ],
+        },
+    }))
 }
 
 fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {

@@ -7,5 +7,6 @@ mod disturbed;
 mod force_deleted;
 mod moved;
 mod node_power;
+mod rescheduled;
 mod sidecar;
 mod standby;

@@ -57,8 +57,10 @@ impl Check<'_> {
         if let Some(address) = &address {
             self.address(section, address, listener.as_ref(), taken);
         }
-        let log_dirs: Option<Vec<PathBuf>> = self.doc.read(&at("log_dirs"));
-        let storage: Option<StorageConfig> = self.doc.read(&at("storage"));
+        let here = self.stays_here(section);
+        let (log_dirs, storage) = (at("log_dirs"), at("storage"));
+        let log_dirs: Option<Vec<PathBuf>> = if here { self.doc.read(&log_dirs) } else { Some(Vec::new()) };
+        let storage: Option<StorageConfig> = if here { self.doc.read(&storage) } else { None };
         if let (Some(log_dirs), Some(storage)) = (&log_dirs, &storage)
             && let Err(said) = ontap::storage::build(
                 storage.clone(),
@@ -86,7 +88,29 @@ impl Check<'_> {
             locks,
             admission,
         };
-        Some((broker, BrokerConfig { address, storage: storage?, properties }))
+        if here && storage.is_none() {
+            return None;
+        }
+        Some((broker, BrokerConfig { address, storage, properties }))
+    }
+
+    /// Whether a broker that is taken over comes to this host. One whose host is made anew elsewhere brings along what a
+    /// standby has to be given; whatever is missing or too much is noted.
+    fn stays_here(&mut self, section: &str) -> bool {
+        let driver: Option<String> = self.doc.read("broker_host.driver");
+        let rescheduled = driver.as_deref() == Some("rescheduling");
+        for key in ["log_dirs", "storage", "address", "properties"].map(|name| format!("{section}.{name}")) {
+            let wanted = !rescheduled && (key.ends_with("log_dirs") || key.ends_with("storage"));
+            match self.doc.has(&key) {
+                true if rescheduled => {
+                    let reason = "says how the broker would come to this host, and with driver = \"rescheduling\" it does not";
+                    self.doc.problem(&key, reason, "take it out: the pod brings its own along");
+                }
+                false if wanted => self.doc.problem(&key, "is missing", "say where its log dirs are, and how they come here"),
+                _ => {}
+            }
+        }
+        !rescheduled
     }
 
     fn address(

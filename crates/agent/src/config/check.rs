@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::config::FenceConfig;
 use crate::config::LedgerConfig;
-use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::kafka_probe;
 use drivers::tls::TlsConfig;
+use kubernetes::KubernetesTaintConfig;
 use recovery::model::{BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};
 
@@ -18,7 +18,7 @@ use super::brokers::Brokers;
 use super::document::Document;
 use super::problem::Problem;
 use super::raw::{Raw, RawAgent};
-use super::{Config, fences, shape};
+use super::{BrokerHostConfig, Config, fences, shape};
 
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
@@ -39,12 +39,15 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let policy = check.policy(mode);
     let ledger = check.ledger();
     let (ladders, names) = check.hosts();
-    let taints = check.taints();
+    let (nodes, machines) = check.nodes();
+    check.fences_are_apart();
+    let taints = check.taints(&nodes);
     let brokers = check.brokers();
-    check.homes_can_be_fenced(&brokers.homes, &names, mode);
+    let wandering = fences::wandering(&taints);
+    check.homes_can_be_fenced(&brokers.homes, &names, &wandering, mode);
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
-    let broker_host = check.broker_host(agent.as_ref(), &brokers);
+    let broker_host = check.broker_host(agent.as_ref(), &brokers, &taints);
     let peers = check.peers(agent.as_ref());
     let own_addresses = check.own_addresses(&brokers, &peers);
     let canaries = check.canaries(policy.as_ref());
@@ -69,9 +72,11 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         known: brokers.keys().copied().collect(),
         brokers,
         fences: names,
+        machines,
         unlocked: fences::unlocked(&ladders),
         outlive: fences::outlive(&ladders),
-        wandering: fences::wandering(&taints),
+        wandering,
+        reschedules: broker_host.reschedules(),
         controllers_known: !cluster.controllers.is_empty(),
         zookeeper: cluster.zookeeper.is_some(),
         standby,
@@ -89,6 +94,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         cluster,
         ledger,
         fences: ladders,
+        nodes,
         taints,
         broker_host,
         brokers: drivers,
@@ -337,11 +343,10 @@ impl Check<'_> {
                 self.doc.problem(&key, "has a section already", remedy);
             }
         }
-        self.fences_are_apart();
         (fences, names)
     }
 
-    fn ladder(&mut self, key: &str) -> (Vec<FenceConfig>, Vec<String>) {
+    pub(super) fn ladder(&mut self, key: &str) -> (Vec<FenceConfig>, Vec<String>) {
         let (mut ladder, mut drivers) = (Vec::new(), Vec::new());
         for i in 0..self.doc.len(key) {
             let section = format!("{key}[{i}]");
@@ -357,11 +362,20 @@ impl Check<'_> {
         (ladder, drivers)
     }
 
-    fn broker_host(&mut self, agent: Option<&Agent>, all: &Brokers) -> Option<BrokerHostConfig> {
+    fn broker_host(
+        &mut self,
+        agent: Option<&Agent>,
+        all: &Brokers,
+        taints: &BTreeMap<HostName, KubernetesTaintConfig>,
+    ) -> Option<BrokerHostConfig> {
         let config: BrokerHostConfig = self.doc.read("broker_host")?;
         let Agent { here, state_dir, .. } = agent?;
+        if config.reschedules() {
+            self.are_pods(all, taints);
+        }
         let identities = super::identities(&all.brokers, &all.drivers);
-        let said = config.clone().build(here.clone(), state_dir.clone(), identities);
+        let (pods, at) = (super::pods(&all.brokers, taints), (here.clone(), state_dir.clone()));
+        let said = config.clone().build(at, identities, pods);
         for text in said.err().into_iter().flatten() {
             // What it says of one broker begins with "broker 1: ".
             let of = text.strip_prefix("broker ").and_then(|rest| rest.split_once(": "));

@@ -35,7 +35,7 @@ pub(super) fn findings(
         let ladders = fences.iter().filter(|(host, ladder)| !ladder.is_empty() && Some(*host) != here);
         let ladders = ladders.filter(|(host, _)| may_run_it(host));
         let key = format!("{}.storage", broker.section);
-        let Some(grant) = broker.drivers.storage.grant() else {
+        let Some(grant) = broker.drivers.storage.as_ref().and_then(|storage| storage.grant()) else {
             found.extend(ladders.filter_map(|(host, ladder)| ungranted(&key, host, ladder)).next());
             continue;
         };

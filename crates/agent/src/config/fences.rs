@@ -42,13 +42,18 @@ impl Check<'_> {
     ) -> (Option<KubernetesNodeConfig>, Option<KubernetesPodConfig>) {
         let (nodes, pods) = (self.kubernetes_node(ladders), self.kubernetes_pod(&all.drivers));
         for (host, node) in nodes.iter().flat_map(|nodes| &nodes.hosts) {
-            let fenced = taints.get(&HostName(host.clone())).map(|taint| &taint.node);
-            if let Some(fenced) = fenced.filter(|fenced| *fenced != node) {
-                let reason =
-                    format!("[host.kubernetes] of {host} says {fenced}: one of the two is another machine");
-                let remedy = "write the node that the host's fences act on in both";
-                self.doc.problem(&format!("kubernetes_node.hosts.{host}"), reason, remedy);
-            }
+            let (reason, remedy) = match taints.get(&HostName(host.clone())).map(|taint| &taint.node) {
+                Some(Some(fenced)) if fenced != node => (
+                    format!("[host.kubernetes] of {host} says {fenced}: one of the two is another machine"),
+                    "write the node that the host's fences act on in both",
+                ),
+                Some(None) => (
+                    format!("{host} is a pod, which may be on any [[node]]"),
+                    "take the line out: of a pod, only its present node could be told",
+                ),
+                _ => continue,
+            };
+            self.doc.problem(&format!("kubernetes_node.hosts.{host}"), reason, remedy);
         }
         self.fences_follow_pods(pods.as_ref(), &all.brokers, taints, mode);
         (nodes, pods)
@@ -80,8 +85,34 @@ impl Check<'_> {
         }
     }
 
-    /// The nodes that hosts are, where they are to be tainted beside what fences them.
-    pub(super) fn taints(&mut self) -> BTreeMap<HostName, KubernetesTaintConfig> {
+    /// The nodes that can be fenced, and with them the pods on them that are hosts.
+    pub(super) fn nodes(&mut self) -> (BTreeMap<String, Vec<FenceConfig>>, BTreeMap<String, Vec<String>>) {
+        let (mut nodes, mut names) = (BTreeMap::new(), BTreeMap::new());
+        for i in 0..self.doc.len("node") {
+            let (key, section) = (format!("node[{i}].name"), format!("node[{i}].fence"));
+            let (ladder, drivers) = self.ladder(&section);
+            if self.doc.len(&section) == 0 {
+                self.doc.problem(&format!("node[{i}]"), "has no fence", "add a [[node.fence]] that ends its power");
+            }
+            for (n, _) in ladder.iter().enumerate().filter(|(_, fence)| fence.leaves_running()) {
+                let reason = "leaves the node running, and with it other pods of its brokers' names";
+                let remedy = "name a fence that ends its power; one of its storage is for a [[host]] with a fixed `node`";
+                self.doc.problem(&format!("{section}[{n}]"), reason, remedy);
+            }
+            let Some(name): Option<String> = self.doc.read(&key) else { continue };
+            names.insert(name.clone(), drivers);
+            if nodes.insert(name, ladder).is_some() {
+                self.doc.problem(&key, "has a section already", "one [[node]] section a node");
+            }
+        }
+        (nodes, names)
+    }
+
+    /// The hosts that are nodes, which are to be tainted beside what fences them, and those that are pods.
+    pub(super) fn taints(
+        &mut self,
+        nodes: &BTreeMap<String, Vec<FenceConfig>>,
+    ) -> BTreeMap<HostName, KubernetesTaintConfig> {
         let mut taints = BTreeMap::new();
         for i in 0..self.doc.len("host") {
             let section = format!("host[{i}].kubernetes");
@@ -93,17 +124,46 @@ impl Check<'_> {
             else {
                 continue;
             };
-            if self.doc.len(&format!("host[{i}].fence")) == 0 {
-                let reason =
-                    "taints a node, which proves nothing: its containers may run on, and Kafka in them";
-                let remedy = "add a [[host.fence]] that proves, such as power, `ec2_stop`, or `ontap_export` for the \
-                              node's address";
-                self.doc.problem(&section, reason, remedy);
-            }
+            self.is_fenced(&section, i, config.node.is_some(), !nodes.is_empty());
             self.driver(&section, config.problems());
             taints.insert(HostName(name), config);
         }
         taints
+    }
+
+    /// A controller makes a pod anew on another node, so that its fences have to follow it.
+    pub(super) fn are_pods(&mut self, all: &Brokers, taints: &BTreeMap<HostName, KubernetesTaintConfig>) {
+        for (section, home) in &all.homes {
+            if taints.get(home).is_some_and(|taint| taint.node.is_none()) {
+                continue;
+            }
+            let reason = format!(
+                "{home} is no pod that is fenced with its node, and driver = \"rescheduling\" has pods made anew on other ones"
+            );
+            let remedy = format!("add [[host]] name = \"{home}\" with a `pod` and no `node` in [host.kubernetes]");
+            self.doc.problem(&format!("{section}.home"), reason, remedy);
+        }
+    }
+
+    /// A taint proves nothing, and of a pod its node is fenced.
+    fn is_fenced(&mut self, section: &str, host: usize, is_node: bool, nodes: bool) {
+        let own = self.doc.len(&format!("host[{host}].fence")) > 0;
+        let (reason, remedy) = match (is_node, own, nodes) {
+            (true, true, _) | (false, false, true) => return,
+            (true, false, _) => (
+                "taints a node, which proves nothing: its containers may run on, and Kafka in them",
+                "add a [[host.fence]] that proves, such as power, `ec2_stop`, or `ontap_export` for the node's address",
+            ),
+            (false, true, _) => (
+                "names no `node`, and the [[host.fence]] of this host acts on one machine, wherever the pod is",
+                "name that `node`, or move the fence into a [[node]]",
+            ),
+            (false, false, false) => (
+                "names no `node`, and no node can be fenced",
+                "add a [[node]] with its [[node.fence]] for each node that the pod may be on",
+            ),
+        };
+        self.doc.problem(section, reason, remedy);
     }
 
     /// Where hosts answer by themselves: as configured, or where the agent there does.
@@ -164,10 +224,11 @@ impl Check<'_> {
     /// A fence agent is not told which host it is to switch off: its options alone say so.
     pub(super) fn fences_are_apart(&mut self) {
         let mut known: BTreeMap<_, (String, String)> = BTreeMap::new();
-        for i in 0..self.doc.len("host") {
-            let host: String = self.doc.read(&format!("host[{i}].name")).unwrap_or_default();
-            for n in 0..self.doc.len(&format!("host[{i}].fence")) {
-                let section = format!("host[{i}].fence[{n}]");
+        let all = ["host", "node"].map(|kind| (0..self.doc.len(kind)).map(move |i| format!("{kind}[{i}]")));
+        for owner in all.into_iter().flatten().collect::<Vec<_>>() {
+            let host: String = self.doc.read(&format!("{owner}.name")).unwrap_or_default();
+            for n in 0..self.doc.len(&format!("{owner}.fence")) {
+                let section = format!("{owner}.fence[{n}]");
                 let fence: Option<FenceConfig> = self.doc.read(&section);
                 for device in fence.iter().flat_map(FenceConfig::devices) {
                     let place = (host.clone(), section.clone());
@@ -198,9 +259,11 @@ impl Check<'_> {
         &mut self,
         homes: &[(String, HostName)],
         fences: &BTreeMap<HostName, Vec<String>>,
+        wandering: &BTreeSet<HostName>,
         mode: Option<Mode>,
     ) {
-        for (section, home) in homes {
+        // Of a pod that has no fence of its own, its node is fenced.
+        for (section, home) in homes.iter().filter(|(_, home)| !wandering.contains(home)) {
             if fences.get(home).is_some_and(|ladder| !ladder.is_empty()) {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! The configuration: one TOML file, read and checked as a whole before anything starts.
 
 mod address;
+mod broker_host;
 mod brokers;
 mod check;
 mod document;
@@ -21,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aws::Ec2StatusConfig;
+use drivers::broker_host::BrokerIdentity;
 use drivers::broker_host::class_data::ClassData;
-use drivers::broker_host::{BrokerHostConfig, BrokerIdentity};
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
@@ -34,6 +35,7 @@ use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 
 pub use address::AddressConfig;
+pub use broker_host::BrokerHostConfig;
 pub use fence::FenceConfig;
 pub(crate) use fences::outlive;
 pub use ledger::LedgerConfig;
@@ -64,7 +66,9 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// The fences of every host, in order.
     pub fences: BTreeMap<HostName, Vec<FenceConfig>>,
-    /// The nodes of Kubernetes that are tainted beside those.
+    /// The fences of every node of Kubernetes that has some, in order.
+    pub nodes: BTreeMap<String, Vec<FenceConfig>>,
+    /// The hosts that are in Kubernetes: nodes, which are tainted when they are fenced, and pods.
     pub taints: BTreeMap<HostName, KubernetesTaintConfig>,
     /// How Kafka is run here.
     pub broker_host: BrokerHostConfig,
@@ -97,8 +101,8 @@ pub struct Config {
 pub struct BrokerConfig {
     /// How its address moves here.
     pub address: Option<AddressConfig>,
-    /// How its log dirs come here.
-    pub storage: StorageConfig,
+    /// How its log dirs come here; `None` where they stay with its host, which is a pod.
+    pub storage: Option<StorageConfig>,
     /// What differs from the template, by Kafka's own names.
     pub properties: BTreeMap<String, String>,
 }
@@ -121,11 +125,24 @@ impl Config {
         check::check(path, text).map_err(|problems| ConfigError::new(path, problems))
     }
 
+    /// The pods that the homes of brokers are, by `[host.kubernetes]`.
+    pub(crate) fn pods(&self) -> BTreeMap<BrokerId, String> {
+        pods(&self.topology.brokers, &self.taints)
+    }
+
     /// The class-data archive of this host's Kafka.
     #[must_use]
     pub fn class_data(&self) -> ClassData {
         self.broker_host.class_data(&self.state_dir, self.topology.brokers.keys().copied().collect())
     }
+}
+
+fn pods(
+    brokers: &BTreeMap<BrokerId, Broker>,
+    taints: &BTreeMap<HostName, KubernetesTaintConfig>,
+) -> BTreeMap<BrokerId, String> {
+    let pod = |home: &HostName| taints.get(home)?.pod.clone();
+    brokers.iter().filter_map(|(id, broker)| Some((*id, pod(&broker.home)?))).collect()
 }
 
 /// What makes a Kafka process one of `brokers`.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use aws::Ec2StatusConfig;
 
 use crate::config::AddressConfig;
+use crate::config::BrokerHostConfig;
 use crate::config::FenceConfig;
 use crate::config::LedgerConfig;
-use drivers::broker_host::BrokerHostConfig;
 use drivers::cluster::kafka::ClusterConfig;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::health_signal::storage_canary::CanaryConfig;
@@ -50,6 +50,10 @@ pub(crate) struct Raw {
     /// A host that can be fenced: the home of a broker, or a standby. One section a host.
     #[schemars(default)]
     host: Vec<RawHost>,
+    /// A node of Kubernetes that can be fenced, and with it the pods on it that are hosts: each `[host.kubernetes]`
+    /// without a `node`. One section a node.
+    #[schemars(default)]
+    node: Vec<RawNode>,
     /// How Kafka is run on this host.
     broker_host: BrokerHostConfig,
     /// A broker that this host may take over. One section a broker.
@@ -134,6 +138,18 @@ struct RawHost {
     kubernetes: Option<KubernetesTaintConfig>,
 }
 
+/// A node of Kubernetes that can be fenced.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes the section for the schema; each key is read by itself")]
+struct RawNode {
+    /// Its name, as `kubectl get nodes` lists it.
+    name: String,
+    /// How to stop the node, with every pod on it: a ladder as for a host. A fence that leaves it running, such as one of
+    /// storage alone, is refused.
+    fence: Vec<FenceConfig>,
+}
+
 /// A broker that this host may take over.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -145,15 +161,17 @@ struct RawBroker {
     home: String,
     /// Where clients reach it, as host:port. The address moves with the broker.
     listener: String,
-    /// Its log dirs, as they are mounted on this host. Absolute paths.
+    /// Its log dirs, as they are mounted on this host. Absolute paths. None with `[broker_host] driver =
+    /// "rescheduling"`.
+    #[schemars(default)]
     log_dirs: Vec<PathBuf>,
     /// The racks or availability zones that its standby should be in, best first. Any, if there are none.
     #[schemars(default)]
     racks: Vec<String>,
     /// How its address moves here. Without it nothing is moved: something else must lead clients here.
     address: Option<AddressConfig>,
-    /// How its log dirs come here.
-    storage: StorageConfig,
+    /// How its log dirs come here. None with `[broker_host] driver = "rescheduling"`: they are the pod's.
+    storage: Option<StorageConfig>,
     /// What differs from the template of `server.properties`, by Kafka's own names.
     #[schemars(default)]
     properties: BTreeMap<String, String>,

@@ -72,7 +72,10 @@ impl Check<'_> {
         let config: OntapClientsConfig = self.doc.read("ontap_clients")?;
         let stale_after = policy.map_or(Duration::MAX, |policy| policy.stale_after);
         self.driver("ontap_clients", config.problems(stale_after));
-        if brokers.iter().all(|(id, drivers)| ontap::storage::watched(&drivers.storage, *id).is_none()) {
+        let watched = |(id, drivers): (&BrokerId, &BrokerConfig)| {
+            ontap::storage::watched(drivers.storage.as_ref()?, *id)
+        };
+        if !brokers.iter().any(|broker| watched(broker).is_some()) {
             let remedy =
                 "add [broker.storage.grant] to the brokers whose volumes are on ONTAP, or leave this out";
             self.doc.problem("ontap_clients", "no broker says where its volumes are", remedy);

@@ -17,7 +17,7 @@ const BROKER: BrokerId = BrokerId(1);
 
 fn plan() -> Plan {
     let (host, ladder) = (HostName::from("kafka-1"), vec!["exec".to_owned()]);
-    let fence = Step::Fence { host: host.clone(), ladder: ladder.clone() };
+    let fence = Step::Fence { host: host.clone(), ladder: ladder.clone(), on: None };
     let stages = vec![
         Stage { phase: Phase::Fence, steps: vec![fence] },
         Stage { phase: Phase::Prove, steps: vec![Step::Prove { host: host.clone(), ladder }] },

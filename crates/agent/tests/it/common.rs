@@ -192,7 +192,7 @@ impl Written {
         let first = if self.cause == Cause::Planned || self.from == self.to {
             Step::RenderConfig { broker: BROKER }
         } else {
-            Step::Fence { host: from.clone(), ladder }
+            Step::Fence { host: from.clone(), ladder, on: None }
         };
         Plan {
             broker: BROKER,

@@ -219,6 +219,52 @@ fn a_pod_of_kubernetes_means_what_it_says() {
 }
 
 #[test]
+fn pods_of_another_controller_are_fenced_with_their_nodes() {
+    let path = root().join("deploy/examples/rescheduling.toml");
+    let config = Config::load(&path).unwrap();
+    let host = "kafka-1-0".into();
+    assert!(config.topology.reschedules && config.topology.roams(&host) && config.topology.is_fenceable(&host));
+    assert_eq!(config.topology.machines["node-b"], ["ec2_stop"]);
+    assert!(config.brokers.values().all(|broker| broker.storage.is_none()));
+
+    let text = fs::read_to_string(&path).unwrap();
+    let refused = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let error = Config::parse(&path, &text.replace(from, to)).unwrap_err();
+        error.problems.iter().map(|problem| format!("{}: {}", problem.key, problem.reason)).collect::<Vec<_>>()
+    };
+    let named = "pod = \"kafka-1-0\"\nnamespace";
+    let fixed = format!("node = \"node-a\"\n{named}");
+    let storage = "home = \"kafka-1-0\"\nlog_dirs = [\"/mnt/b1\"]";
+    let runs_on = "driver = \"exec\"\nleaves_running = true\ncommand = [\"/bin/cut\"]";
+    let first = "driver = \"ec2_stop\"\ninstance = { id = \"i-0123456789abcdef0\" }";
+    let nobody = "namespace = \"kafka\"\n[[host.fence]]\ndriver = \"ec2_stop\"\ninstance = { id = \"i-1\" }";
+    // What is written instead, the first key that is wrong, and a word of why.
+    for (from, to, key, why) in [
+        (named, fixed.as_str(), "host[0].kubernetes", "proves nothing"),
+        (named, "namespace", "host[0].kubernetes", "neither the `node`"),
+        ("namespace = \"kafka\"", nobody, "host[0].kubernetes", "acts on one machine"),
+        (first, runs_on, "node[0].fence[0]", "leaves the node running"),
+        ("abcdef1\"", "abcdef0\"", "node[1].fence[0]", "is the device of node[0].fence[0]"),
+        ("name = \"node-b\"", "name = \"node-a\"", "node[1].name", "has a section already"),
+        ("home = \"kafka-1-0\"", storage, "broker[0].log_dirs", "it does not"),
+        ("home = \"kafka-1-0\"", "home = \"kafka-2\"", "broker[0].home", "no pod that is fenced with its node"),
+    ] {
+        let problems = refused(from, to);
+        assert!(problems.iter().any(|one| one.starts_with(key) && one.contains(why)), "{key}, {why}: {problems:?}");
+    }
+    let without = text.split_once("# Every node").unwrap().0.to_owned() + text.split_once("# The pod is").unwrap().1;
+    let error = Config::parse(&path, &without).unwrap_err().to_string();
+    assert!(error.contains("no node can be fenced"), "{error}");
+    // On a host of its own, a broker brings nothing along.
+    let driver = "[broker_host]\ndriver = \"process\"\ncommand = [\"/k\"]\ntemplate = \"/t\"";
+    let problems = refused("[broker_host]\ndriver = \"rescheduling\"", driver);
+    for key in ["broker[0].log_dirs: is missing", "broker[0].storage: is missing"] {
+        assert!(problems.iter().any(|one| one == key), "{key}: {problems:?}");
+    }
+}
+
+#[test]
 fn the_charts_example_is_good_and_its_version_is_ours() {
     let values = fs::read_to_string(root().join("deploy/helm/standby-values.yaml")).unwrap();
     let (_, text) = values.split_once("\nconfig: |\n").unwrap();
@@ -286,7 +332,7 @@ fn what_the_ontap_example_leaves_out_is_good_too() {
     let config = Config::parse(Path::new("u.toml"), &text).unwrap_or_else(|error| panic!("{error}"));
     assert!(config.warnings.is_empty() && config.ontap_clients.is_some());
     let (id, broker) = config.brokers.first_key_value().unwrap();
-    let watched = ontap::storage::watched(&broker.storage, *id).unwrap();
+    let watched = ontap::storage::watched(broker.storage.as_ref().unwrap(), *id).unwrap();
     assert_eq!((watched.svm.as_str(), watched.volumes.as_slice()), ("svm1", &["kafka01".to_owned()][..]));
 }
 

@@ -18,6 +18,7 @@ use recovery::ports::{Clock, HealthSignal};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub(crate) use self::state::ready_since;
 use self::state::{Seen, state};
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};

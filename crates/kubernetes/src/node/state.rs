@@ -79,6 +79,13 @@ fn ready(node: &Node) -> Option<&NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == "Ready")
 }
 
+/// Since when its kubelet is ready, by the cluster's word; `None` while it is not.
+pub(crate) fn ready_since(node: &Node) -> Option<String> {
+    let condition = ready(node).filter(|condition| condition.status == "True")?;
+    let since = condition.last_transition_time.as_ref().map(|time| format!("{time:?}"));
+    Some(format!("ready {}", since.unwrap_or_default()))
+}
+
 fn is_ready(node: &Node) -> bool {
     ready(node).is_some_and(|condition| condition.status == "True")
 }

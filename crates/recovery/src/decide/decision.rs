@@ -1,6 +1,6 @@
 //! What can be decided about a broker, and every reason not to act. Plain data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::escalate::EscalateReason;
 use super::hold::HoldReason;
-use crate::model::{BrokerId, Cause, Epoch, HostName, Succession};
+use crate::model::{BrokerId, Cause, Epoch, HostName, Machine, Succession};
 
 /// What to do about one broker now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,9 @@ pub struct Takeover {
     pub succeeds: Option<Succession>,
     /// Every host that may be writing to the log dirs.
     pub writers: BTreeSet<HostName>,
+    /// The machines of those that are fenced with the machine that they are on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub machines: BTreeMap<HostName, Machine>,
     /// When the fault happened: the last time the broker was seen well.
     pub fault_at: Timestamp,
     /// The evidence, as sentences.

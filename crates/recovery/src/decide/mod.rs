@@ -12,6 +12,7 @@ mod lost_registration;
 mod standbys;
 mod together;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -24,7 +25,8 @@ pub use together::{Accounted, Failure, failures};
 use crate::departure::SeenBy;
 use crate::experience;
 use crate::model::{
-    BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Orders, Outcome, ProbeOutcome, Succession,
+    BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Machine, Orders, Outcome, Place,
+    ProbeOutcome, Succession,
     Topology, VolumeUse, human,
 };
 use crate::observe::{MachineSeen, Observation, ProbeSeen, Seen};
@@ -301,10 +303,22 @@ impl Case<'_> {
             cause,
             succeeds: self.silent_claim(),
             writers: standing.writers.clone(),
+            machines: self.machines(&standing.writers),
             fault_at,
             because,
             unregistered: false,
         }
+    }
+
+    /// Where those hosts were seen that are fenced with the machine that they are on. A doubt about one holds an agent, and
+    /// a person may override it.
+    fn machines(&self, writers: &BTreeSet<HostName>) -> BTreeMap<HostName, Machine> {
+        let seen = |host: &HostName| match self.seen.places.get(host)? {
+            Place::AtItsFence { on, .. } | Place::Astray { on, .. } => on.clone(),
+            Place::Unseen { .. } => None,
+        };
+        let roams = writers.iter().filter(|host| self.topology.roams(host));
+        roams.filter_map(|host| Some((host.clone(), seen(host)?))).collect()
     }
 
     /// The last time that anybody saw the broker well, so that time-to-ISR errs on the long side, and who

@@ -346,11 +346,17 @@ pub enum Place {
     AtItsFence {
         /// Where that is, in one line.
         says: String,
+        /// The machine, where the fences follow the host: they are the machine's then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on: Option<Machine>,
     },
     /// On another machine: whatever its fences prove, they prove of the wrong one.
     Astray {
         /// Where it is, where its fences act, and what to do.
         says: String,
+        /// The machine, where its fences follow it and it is another doubt that keeps them from being believed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on: Option<Machine>,
     },
     /// Nobody could see it.
     Unseen {
@@ -363,9 +369,18 @@ impl Place {
     /// The whole of it, for people.
     #[must_use]
     pub fn says(&self) -> &str {
-        let (Self::AtItsFence { says } | Self::Astray { says } | Self::Unseen { says }) = self;
+        let (Self::AtItsFence { says, .. } | Self::Astray { says, .. } | Self::Unseen { says }) = self;
         says
     }
+}
+
+/// The machine that a host is on which goes from one to the other, as a pod does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name, such as that of a node of Kubernetes.
+    pub name: String,
+    /// Which one it is of all that ever had the host's name, such as the uid of a pod.
+    pub guest: String,
 }
 
 /// What the process of a broker does on the host that looks.

@@ -25,8 +25,8 @@ pub use cell::Cell;
 pub use check::{Check, CheckSeen, Checked, Verdict};
 pub use cluster::{Advertised, Reach, Standing, Unregistered};
 pub use evidence::{
-    CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, MachineState,
-    NfsClientId, PeerSaw, PeerView, Place, ProbeOutcome, QuorumView, Unread, VolumeUse,
+    CanaryOutcome, Candidate, Distrust, Evidence, Fact, LedgerReading, LocalProcess, LogTail, Machine,
+    MachineState, NfsClientId, PeerSaw, PeerView, Place, ProbeOutcome, QuorumView, Unread, VolumeUse,
 };
 pub use lock::{Grace, HeldLock};
 pub use note::{Note, Proof};

@@ -140,12 +140,16 @@ pub struct Topology {
     pub brokers: BTreeMap<BrokerId, Broker>,
     /// Hosts that can be fenced, with the names of their fence drivers in order.
     pub fences: BTreeMap<HostName, Vec<String>>,
+    /// Machines that can be fenced, and with them the hosts on them that have no fence of their own, likewise.
+    pub machines: BTreeMap<String, Vec<String>>,
     /// Hosts whose first fence leaves no lock of theirs on the storage.
     pub unlocked: BTreeSet<HostName>,
     /// Hosts that a fence of theirs may leave running, proven as it is: it denies the storage, and no more.
     pub outlive: BTreeSet<HostName>,
     /// Hosts that may be on another machine than their fences act on: none is fenced unless it was seen where it is.
     pub wandering: BTreeSet<HostName>,
+    /// Whether brokers stay on their hosts, which are pods: a controller of their own makes them anew on another machine.
+    pub reschedules: bool,
     /// Whether the controllers' own listeners are configured (needed for `UnregisterBroker`).
     pub controllers_known: bool,
     /// Whether the cluster's brokers are registered in ZooKeeper, which is configured. Kafka of that time ends at once
@@ -166,6 +170,19 @@ impl Topology {
     pub fn at_once(&self) -> usize {
         let homes = self.brokers.values().filter(|broker| broker.home == self.here).count();
         homes.max(self.standby.max_brokers).min(self.brokers.len())
+    }
+
+    /// Whether `host` has no fence of its own, and is fenced with the machine that it is on.
+    #[must_use]
+    pub fn roams(&self, host: &HostName) -> bool {
+        self.wandering.contains(host) && self.fences.get(host).is_none_or(Vec::is_empty)
+    }
+
+    /// Whether a fence of `host` is configured: its own, or that of any machine that it may be on.
+    #[must_use]
+    pub fn is_fenceable(&self, host: &HostName) -> bool {
+        self.fences.get(host).is_some_and(|ladder| !ladder.is_empty())
+            || (self.roams(host) && !self.machines.is_empty())
     }
 }
 
@@ -195,9 +212,11 @@ mod tests {
                 here: "here".into(),
                 brokers: (1..).zip(homes).map(|pair| (BrokerId(pair.0), broker(pair))).collect(),
                 fences: BTreeMap::new(),
+                machines: BTreeMap::new(),
                 unlocked: BTreeSet::new(),
                 outlive: BTreeSet::new(),
                 wandering: BTreeSet::new(),
+                reschedules: false,
                 controllers_known: true,
                 zookeeper: false,
                 known: BTreeSet::new(),

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::Takeover;
-use crate::model::{Broker, BrokerId, Cause, Epoch, HostName, Part, Prediction, Topology, human};
+use crate::model::{Broker, BrokerId, Cause, Epoch, HostName, Machine, Part, Prediction, Topology, human};
 use crate::observe::Observation;
 use crate::policy::Policy;
 
@@ -65,14 +65,37 @@ impl Plan {
     pub fn step(&self, index: usize) -> Option<(Phase, &Step)> {
         self.steps().nth(index)
     }
+
+    /// Whether the owner keeps the broker, and is made anew on another machine by a controller of its own.
+    #[must_use]
+    pub fn reschedules(&self) -> bool {
+        self.steps().any(|(_, step)| matches!(step, Step::Reschedule { .. }))
+    }
+
+    /// Who owns the broker once Kafka may have been started.
+    #[must_use]
+    pub fn new_owner(&self) -> &HostName {
+        if self.reschedules() { &self.from } else { &self.to }
+    }
+
+    /// The machine that `host` is fenced with, if it is not by fences of its own. It stays the same for the whole epoch,
+    /// wherever the host is made anew meanwhile.
+    #[must_use]
+    pub fn machine_of(&self, host: &HostName) -> Option<&Machine> {
+        self.steps().find_map(|(_, step)| match step {
+            Step::Fence { host: fenced, on, .. } if fenced == host => on.as_ref(),
+            _ => None,
+        })
+    }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { broker, from, to, epoch, .. } = self;
-        match from == to {
-            true => writeln!(f, "restart of broker {broker} in place, on {to}, epoch {epoch}")?,
-            false => writeln!(f, "takeover of broker {broker}: {from} -> {to}, epoch {epoch}")?,
+        match (from == to, self.reschedules()) {
+            (true, _) => writeln!(f, "restart of broker {broker} in place, on {to}, epoch {epoch}")?,
+            (_, true) => writeln!(f, "rescheduling of broker {broker}: {from}, by {to}, epoch {epoch}")?,
+            _ => writeln!(f, "takeover of broker {broker}: {from} -> {to}, epoch {epoch}")?,
         }
         for clue in &self.because {
             writeln!(f, "  because {clue}")?;
@@ -115,6 +138,17 @@ pub enum PlanError {
         /// The host beside the owner.
         other: HostName,
     },
+    /// A possible writer is fenced with its machine, and nobody has seen which that is.
+    #[error(
+        "{0} is fenced with the machine that it is on, and this agent has not seen which that is: wait until it has, or          give {0} a [[host.fence]] of its own"
+    )]
+    Unplaced(HostName),
+    /// A switchover of a broker whose host another controller makes.
+    #[error(
+        "{0} is kept by a controller of its own, and this agent can only have it made anew once its machine is off: to \
+         move it while it is well, drain its node"
+    )]
+    KeptByAnother(HostName),
 }
 
 /// Plans the takeover. `epoch` is the one to be claimed.
@@ -130,6 +164,63 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let id = takeover.broker;
     let broker = topology.brokers.get(&id).ok_or(PlanError::UnknownBroker(id))?;
+    let stages = match topology.reschedules {
+        true => rescheduled(takeover, broker, topology, policy, seen)?,
+        false => moved(takeover, broker, topology, policy, seen)?,
+    };
+    let mut plan = Plan {
+        broker: id,
+        from: takeover.from.clone(),
+        to: takeover.to.clone(),
+        epoch,
+        fault_at: takeover.fault_at,
+        because: takeover.because.clone(),
+        stages,
+        predicted: None,
+    };
+    if takeover.cause != Cause::Planned {
+        plan.predicted = Some(predict::predict(&plan, seen));
+    }
+    Ok(plan)
+}
+
+/// The owner stays the owner: it is made anew on another machine.
+fn rescheduled(
+    takeover: &Takeover,
+    broker: &Broker,
+    topology: &Topology,
+    policy: &Policy,
+    seen: &Observation,
+) -> Result<Vec<Stage>, PlanError> {
+    let (id, host) = (broker.id, &takeover.from);
+    if takeover.cause == Cause::Planned {
+        return Err(PlanError::KeptByAnother(host.clone()));
+    }
+    let from = takeover.machines.get(host).ok_or_else(|| PlanError::Unplaced(host.clone()))?;
+    let decision = unregister::planned(broker, topology, seen);
+    let removal = Step::Unregister { broker: id, decision, zookeeper: topology.zookeeper };
+    let reschedule = Step::Reschedule { broker: id, host: host.clone(), from: from.clone() };
+    let mut stages = proof(takeover, topology)?;
+    // Nobody but its controller starts it again.
+    let back = Step::AwaitIsr { broker: id, patience: policy.rejoin_patience, restarts: 0 };
+    stages.extend([
+        Stage { phase: Phase::Start, steps: vec![removal] },
+        Stage { phase: Phase::Start, steps: vec![reschedule] },
+        Stage { phase: Phase::Rejoin, steps: vec![back] },
+        Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },
+    ]);
+    Ok(stages)
+}
+
+/// The broker comes to this host.
+fn moved(
+    takeover: &Takeover,
+    broker: &Broker,
+    topology: &Topology,
+    policy: &Policy,
+    seen: &Observation,
+) -> Result<Vec<Stage>, PlanError> {
+    let id = broker.id;
     let mut stages = proof(takeover, topology)?;
     let render = Step::RenderConfig { broker: id };
     let mut finishes = Vec::new();
@@ -177,20 +268,7 @@ pub fn plan(
         Stage { phase: Phase::Rejoin, steps: rejoin },
         Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },
     ]);
-    let mut plan = Plan {
-        broker: id,
-        from: takeover.from.clone(),
-        to: takeover.to.clone(),
-        epoch,
-        fault_at: takeover.fault_at,
-        because: takeover.because.clone(),
-        stages,
-        predicted: None,
-    };
-    if takeover.cause != Cause::Planned {
-        plan.predicted = Some(predict::predict(&plan, seen));
-    }
-    Ok(plan)
+    Ok(stages)
 }
 
 /// A restart in place is a start again itself, and how many of those there may be is counted elsewhere.
@@ -211,9 +289,23 @@ fn proof(takeover: &Takeover, topology: &Topology) -> Result<Vec<Stage>, PlanErr
         let release = Step::AwaitRelease { broker, host: from.clone() };
         return Ok(vec![Stage { phase: Phase::Prove, steps: vec![release] }]);
     }
-    let ladder = |host: &HostName| topology.fences.get(host).cloned().unwrap_or_default();
     let others: Vec<&HostName> = writers.iter().filter(|host| *host != to).collect();
-    let fences = others.iter().map(|host| Step::Fence { host: (*host).clone(), ladder: ladder(host) });
+    let machine = |host: &HostName| takeover.machines.get(host);
+    if let Some(host) = others.iter().find(|host| topology.roams(host) && machine(host).is_none()) {
+        return Err(PlanError::Unplaced((*host).clone()));
+    }
+    let ladder = |host: &HostName| {
+        let ladder = match machine(host) {
+            Some(machine) => topology.machines.get(&machine.name),
+            None => topology.fences.get(host),
+        };
+        ladder.cloned().unwrap_or_default()
+    };
+    let fences = others.iter().map(|host| Step::Fence {
+        host: (*host).clone(),
+        ladder: ladder(host),
+        on: machine(host).cloned(),
+    });
     let proofs = others.iter().map(|host| Step::Prove { host: (*host).clone(), ladder: ladder(host) });
     let here = writers.contains(to).then_some(Step::ProveStopped { broker });
     let ends = takeover.unregistered.then_some(Step::EndUnregistered { broker });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::unregister::Unregister;
-use crate::model::{BrokerId, HostName, Phase, human};
+use crate::model::{BrokerId, HostName, Machine, Phase, human};
 
 /// One change to the world, or one look at it. Plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub enum Step {
         host: HostName,
         /// The drivers, in order.
         ladder: Vec<String>,
+        /// The machine that it was on, whose fences they are; `None` where they are the host's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on: Option<Machine>,
     },
     /// Read back that `host` cannot write. No proof, no start.
     Prove {
@@ -109,6 +112,16 @@ pub enum Step {
         broker: BrokerId,
         /// The log dirs.
         log_dirs: Vec<PathBuf>,
+    },
+    /// Have another controller make the host anew, which is a pod, on another machine: it is deleted by force, once its
+    /// machine is proven to be off.
+    Reschedule {
+        /// The broker.
+        broker: BrokerId,
+        /// The host, which keeps the broker.
+        host: HostName,
+        /// The machine that it was on, and which of all pods of its name it was.
+        from: Machine,
     },
     /// Remove the dead broker's registration, or say why not.
     Unregister {
@@ -209,6 +222,7 @@ impl Step {
             Self::Unregister { .. } => "unregister",
             Self::ResetClients { .. } => "reset_clients",
             Self::StartBroker { .. } => "start_broker",
+            Self::Reschedule { .. } => "reschedule",
             Self::AwaitIsr { .. } => "await_isr",
             Self::ElectPreferred { .. } => "elect_preferred",
         }
@@ -220,6 +234,8 @@ impl Step {
         match self {
             // Without a proof nothing may start, and only a person can provide one.
             Self::Fence { .. } | Self::Prove { .. } => OnFailure::Stuck,
+            // Another agent would switch the next machine off.
+            Self::Reschedule { .. } => OnFailure::Stuck,
             // Who answers here answers every standby.
             Self::FreeAddress { .. } => OnFailure::Escalate,
             // Whoever may have started Kafka counts as a writer whatever becomes of it: another standby fences
@@ -278,6 +294,12 @@ impl Step {
         needed || self.is_proof()
     }
 
+    /// Whether Kafka may run because of it, here or on another host.
+    #[must_use]
+    pub fn starts(&self) -> bool {
+        matches!(self, Self::StartBroker { .. } | Self::Reschedule { .. })
+    }
+
     /// Of whom this step proves that nothing of the broker's writes there; `None` for any other step.
     #[must_use]
     pub fn proves(&self) -> Option<Proves<'_>> {
@@ -320,7 +342,10 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fence { host, ladder } => write!(f, "fence {host} by {}", ladder.join(", then ")),
+            Self::Fence { host, ladder, on } => {
+                let on = on.as_ref().map(|on| format!(" with its machine, {},", on.name)).unwrap_or_default();
+                write!(f, "fence {host}{on} by {}", ladder.join(", then "))
+            }
             Self::Prove { host, ladder } => {
                 write!(f, "prove by {} that {host} cannot write", ladder.join(" or "))
             }
@@ -373,6 +398,9 @@ impl fmt::Display for Step {
             }
             Self::ResetClients { .. } => write!(f, "reset what connections clients have to the old host"),
             Self::StartBroker { broker } => write!(f, "start Kafka as broker {broker}"),
+            Self::Reschedule { host, from: Machine { name, .. }, .. } => {
+                write!(f, "have {host} made anew by its own controller, on another machine than {name}")
+            }
             Self::AwaitIsr { patience, restarts, .. } => {
                 let patience = human(*patience);
                 write!(f, "wait until every partition is back in ISR, at most {patience} without progress")?;

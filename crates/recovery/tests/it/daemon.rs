@@ -430,6 +430,7 @@ async fn a_decision_that_no_plan_can_be_made_for_is_told_once_and_kept() {
         succeeds: None,
         // Beside the owner, which is no switchover.
         writers: ["kafka-1".into(), "standby-2".into()].into(),
+        machines: BTreeMap::new(),
         fault_at: jiff::Timestamp::UNIX_EPOCH,
         because: Vec::new(),
         unregistered: false,

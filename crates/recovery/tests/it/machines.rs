@@ -7,9 +7,10 @@ use fakes::{BROKER, World};
 use recovery::decide::{Decision, HoldReason, decide, decide_manual, sentences};
 use recovery::model::{
     BrokerId, Cause, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading, LedgerStanding,
-    MachineState, Moment, Now, Place, ProbeOutcome, Topology,
+    Machine, MachineState, Moment, Now, Place, ProbeOutcome, Topology,
 };
 use recovery::observe::{Board, MachineSeen, Observation, ProbeSeen, Seen, observe};
+use recovery::plan::{Plan, PlanError, plan};
 use recovery::ports::Clock;
 
 const COUNTS_FOR: Duration = Duration::from_secs(120);
@@ -171,11 +172,11 @@ fn a_machine_that_is_off_says_nothing_against_the_controllers_ear() {
 
 /// A pod that has moved: its broker is dead by every witness, and its fence is that of another machine.
 fn astray() -> Place {
-    Place::Astray { says: "pod kafka-1-0 is on node-b, and the fences of kafka-1 act on node-a".to_owned() }
+    Place::Astray { says: "pod kafka-1-0 is on node-b, and the fences of kafka-1 act on node-a".to_owned(), on: None }
 }
 
 fn there() -> Place {
-    Place::AtItsFence { says: "pod kafka-1-0 is on node-a, as the fences of kafka-1 are".to_owned() }
+    Place::AtItsFence { says: "pod kafka-1-0 is on node-a, as the fences of kafka-1 are".to_owned(), on: None }
 }
 
 /// A broker that is to be taken over, as far as everything but the place of `writers` says.
@@ -249,4 +250,51 @@ fn where_a_host_is_counts_for_as_long_as_it_says() {
     };
     assert_eq!(seen(160).get(&"kafka-1".into()), Some(&there()));
     assert_eq!(seen(161).get(&"kafka-1".into()), None);
+}
+
+/// A pod that is fenced with the node that it is on, and where it was seen.
+fn following(place: Place) -> (Observation, Topology) {
+    let (seen, mut topology) = dead(&["kafka-1"], &[("kafka-1", place)]);
+    topology.fences.clear();
+    topology.machines = [("node-a", "plug"), ("node-b", "ec2_stop")]
+        .map(|(node, fence)| (node.to_owned(), vec![fence.to_owned()]))
+        .into();
+    (seen, topology)
+}
+
+fn node_b() -> Option<Machine> {
+    Some(Machine { name: "node-b".to_owned(), guest: "uid-2".to_owned() })
+}
+
+#[test]
+fn a_host_without_a_fence_is_fenced_with_the_machine_that_it_was_seen_on() {
+    let says = "pod kafka-1-0 is on node-b".to_owned();
+    let (seen, topology) = following(Place::AtItsFence { says: says.clone(), on: node_b() });
+    let Decision::TakeOver(takeover) = decide(BROKER, &seen, &topology, &World::policy()) else { panic!() };
+    let planned = plan(&takeover, Epoch(1), &topology, &World::policy(), &seen).unwrap();
+    let host = HostName::from("kafka-1");
+    assert_eq!(planned.machine_of(&host), node_b().as_ref());
+    let shown = planned.to_string();
+    assert!(shown.contains("fence kafka-1 with its machine, node-b, by ec2_stop"), "{shown}");
+    // It is in the ledger with the claim.
+    let written = serde_json::to_string(&planned).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&written).unwrap(), planned);
+
+    // An agent holds for a doubt, and a person may act all the same. Nobody may where the machine is not known.
+    let (seen, topology) = following(Place::Astray { says: says.clone(), on: node_b() });
+    assert!(not_believed(&decide(BROKER, &seen, &topology, &World::policy())).is_some());
+    let manual = |seen: &Observation| {
+        let standing = seen.standing(BROKER).expect("in the ledger").clone();
+        let (takeover, _) = decide_manual(BROKER, &standing, seen, &topology, &World::policy());
+        plan(&takeover, Epoch(1), &topology, &World::policy(), seen)
+    };
+    assert_eq!(manual(&seen).unwrap().machine_of(&host), node_b().as_ref());
+    let (seen, _) = following(Place::Unseen { says });
+    assert_eq!(manual(&seen), Err(PlanError::Unplaced(host)));
+
+    // Without any machine that can be fenced it has no fence.
+    let (seen, mut topology) = following(there());
+    topology.machines.clear();
+    let Decision::Hold { reasons } = decide(BROKER, &seen, &topology, &World::policy()) else { panic!() };
+    assert!(reasons.iter().any(|reason| matches!(reason, HoldReason::NoFence { .. })), "{reasons:?}");
 }

@@ -78,6 +78,7 @@ fn predicted_by(
         cause,
         epoch: Epoch(0),
         writers,
+        machines: BTreeMap::new(),
         fault_at: wall() - SignedDuration::from_millis(2500),
         because: Vec::new(),
         succeeds: None,

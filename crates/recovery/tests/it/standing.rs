@@ -194,7 +194,7 @@ fn who_was_fenced_stays_out_until_it_recovers_the_broker_or_rejoins() {
         Stage {
             phase: Phase::Fence,
             steps: vec![
-                Step::Fence { host: "home".into(), ladder: ladder.clone() },
+                Step::Fence { host: "home".into(), ladder: ladder.clone(), on: None },
                 Step::Prove { host: "home".into(), ladder },
             ],
         },

@@ -97,7 +97,7 @@ pub(super) mod tests {
     /// s, at the second try) side by side; then Kafka, until 4.2 s.
     pub(in super::super) fn takeover() -> EpochJournal {
         let broker = BrokerId(1);
-        let fence = Step::Fence { host: "b1".into(), ladder: vec!["exec".to_owned()] };
+        let fence = Step::Fence { host: "b1".into(), ladder: vec!["exec".to_owned()], on: None };
         let prepare = vec![
             Step::MoveAddress { broker, address: "10.0.0.1/24".to_owned() },
             Step::AttachStorage { broker, log_dirs: Vec::new(), admission: Vec::new() },

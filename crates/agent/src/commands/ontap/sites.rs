@@ -30,13 +30,14 @@ pub(super) struct Guarded {
 pub(super) fn sites(config: &Config) -> (Vec<Site>, Vec<BrokerId>) {
     let (mut sites, mut uncovered): (Vec<Site>, _) = (Vec::new(), Vec::new());
     for (id, broker) in &config.brokers {
-        let Some(grant) = broker.storage.grant() else {
+        let storage = broker.storage.as_ref();
+        let Some(grant) = storage.and_then(StorageConfig::grant) else {
             uncovered.push(*id);
             continue;
         };
-        let mounts = match &broker.storage {
-            StorageConfig::Nfs(nfs) => nfs.mount.clone(),
-            StorageConfig::Mounted(_) => Vec::new(),
+        let mounts = match storage {
+            Some(StorageConfig::Nfs(nfs)) => nfs.mount.clone(),
+            Some(StorageConfig::Mounted(_)) | None => Vec::new(),
         };
         let guarded = Guarded { id: *id, volumes: grant.volumes.clone(), mounts };
         // One SVM is read once, though several brokers name it.

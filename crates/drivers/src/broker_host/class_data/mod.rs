@@ -284,16 +284,20 @@ impl BrokerHostConfig {
         let (shelf, way) = match self {
             Self::Process(config) => (config.shelf(state_dir), Way::Process(config.clone())),
             Self::Systemd(config) => (config.shelf(state_dir), Way::Systemd(Units::new(config.clone()))),
-            Self::Kubernetes(_) => {
-                let shelf = Shelf::new(state_dir, ClassDataUse::Off, &[], &BTreeMap::new());
-                (shelf, Way::Elsewhere)
-            }
+            Self::Kubernetes(_) => return ClassData::elsewhere(state_dir, brokers),
         };
         ClassData { shelf, state_dir: state_dir.to_owned(), brokers, way }
     }
 }
 
 impl ClassData {
+    /// Of a Kafka that is not started here.
+    #[must_use]
+    pub fn elsewhere(state_dir: &Path, brokers: Vec<BrokerId>) -> Self {
+        let shelf = Shelf::new(state_dir, ClassDataUse::Off, &[], &BTreeMap::new());
+        Self { shelf, state_dir: state_dir.to_owned(), brokers, way: Way::Elsewhere }
+    }
+
     /// Whether one is to be made without being asked for.
     #[must_use]
     pub fn is_automatic(&self) -> bool {

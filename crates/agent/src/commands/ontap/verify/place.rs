@@ -62,7 +62,7 @@ pub(super) fn chosen(config: &Config, options: &Verify) -> Result<Vec<Place>, Us
         }),
         _ => None,
     });
-    let grants = config.brokers.values().filter_map(|broker| broker.storage.grant()).map(|grant| Named {
+    let grants = config.brokers.values().filter_map(|broker| broker.storage.as_ref()?.grant()).map(|grant| Named {
         role: Role::Grant,
         ontap: &grant.ontap,
         svm: &grant.svm,
