@@ -15,6 +15,7 @@ use crate::Ec2Config;
 use crate::fault::Fault;
 use crate::interface::{self, Deadline, Interface, Place};
 use crate::own::{self, LAST_READ, Own, POLL_INTERVAL};
+use crate::told::EVER;
 
 const DRIVER: &str = "ec2_secondary_ip";
 
@@ -75,7 +76,7 @@ impl SecondaryIpConfig {
 /// The driver; see [`SecondaryIpConfig`].
 pub struct SecondaryIp {
     address: Ipv4Addr,
-    own: Own,
+    pub(crate) own: Own,
 }
 
 impl SecondaryIp {
@@ -172,7 +173,8 @@ impl SecondaryIp {
         action: &str,
         deadline: Deadline,
     ) -> Result<String, StepError> {
-        let cidr = interface::subnet(&self.own.ec2, deadline.call(), &own.subnet).await;
+        let ask = interface::subnet(&self.own.ec2, deadline.call(), &own.subnet);
+        let cidr = self.own.ec2.shared.told.subnets.or_ask(&own.subnet, EVER, ask).await;
         let cidr = cidr.map_err(|fault| self.own.fault(action, "DescribeSubnets", &fault))?;
         if interface::is_in(&cidr, self.address) == Some(false) {
             let why = format!(
@@ -264,7 +266,7 @@ impl Address for SecondaryIp {
 
     async fn check(&self) -> Result<Note, StepError> {
         let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
-        let own = self.secondary(self.own.once(&action, deadline).await?, &action)?;
+        let own = self.secondary(self.own.lately(&action, deadline).await?, &action)?;
         let cidr = self.in_subnet(&own, &action, deadline).await?;
         let place = self.place(&own, deadline).await;
         let place = place.map_err(|fault| self.own.fault(&action, "DescribeNetworkInterfaces", &fault))?;

@@ -108,7 +108,7 @@ impl World {
 
     /// Gives a driver a client of its own, with the key of this world.
     pub(crate) fn admit(&self, ec2: &mut Ec2) {
-        ec2.client = Arc::default();
+        ec2.shared = Arc::default();
         ec2.metadata = Some(format!("http://127.0.0.1:{}/metadata/{}", self.port, self.key));
         ec2.key = Some(self.key.clone());
     }

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::fault::Fault;
+use crate::told::Told;
 
 /// How long one attempt of a call may take; the SDK then tries again.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -34,11 +35,16 @@ const METADATA: Duration = Duration::from_secs(2);
 /// The longest pause between two of them: a takeover waits.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A client that is made when it is first used.
-type Lazy = OnceCell<Client>;
+/// What all drivers share that ask the same: connections, credentials and limits, and what checks were told lately.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Made when it is first used.
+    client: OnceCell<Client>,
+    pub(crate) told: Told,
+}
 
-/// The clients of this process, by what they ask: a client's connections, credentials and limits are for all drivers.
-static CLIENTS: Mutex<BTreeMap<Ec2Config, Weak<Lazy>>> = Mutex::new(BTreeMap::new());
+/// Those of this process, by what they ask.
+static SHARED: Mutex<BTreeMap<Ec2Config, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
 /// Where EC2 is asked. Credentials come by the SDK's default chain: the environment, the profile of `AWS_PROFILE`, a web
 /// identity, or the role of this instance (IMDSv2).
@@ -63,7 +69,7 @@ impl Ec2Config {
             return Err(problems);
         }
         Ok(Ec2 {
-            client: self.client(),
+            shared: self.shared(),
             config: self,
             #[cfg(test)]
             key: None,
@@ -90,14 +96,14 @@ impl Ec2Config {
         problems
     }
 
-    fn client(&self) -> Arc<Lazy> {
-        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|_, client| client.strong_count() > 0);
-        let shared = clients.get(self).and_then(Weak::upgrade);
+    fn shared(&self) -> Arc<Shared> {
+        let mut all = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, shared| shared.strong_count() > 0);
+        let shared = all.get(self).and_then(Weak::upgrade);
         shared.unwrap_or_else(|| {
-            let client = Arc::default();
-            clients.insert(self.clone(), Arc::downgrade(&client));
-            client
+            let shared = Arc::default();
+            all.insert(self.clone(), Arc::downgrade(&shared));
+            shared
         })
     }
 }
@@ -121,7 +127,7 @@ fn unfit(text: &str) -> Option<&'static str> {
 #[derive(Debug)]
 pub struct Ec2 {
     config: Ec2Config,
-    pub(crate) client: Arc<Lazy>,
+    pub(crate) shared: Arc<Shared>,
     /// The access key, instead of the default chain.
     #[cfg(test)]
     pub(crate) key: Option<String>,
@@ -142,7 +148,7 @@ impl Ec2 {
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     {
         let call = async {
-            let client = self.client.get_or_try_init(|| self.connect()).await?;
+            let client = self.shared.client.get_or_try_init(|| self.connect()).await?;
             request(client.clone()).await.map_err(Fault::from)
         };
         timeout(limit, call).await.unwrap_or(Err(Fault::Late { limit }))
@@ -150,7 +156,8 @@ impl Ec2 {
 
     /// The region that is asked, for people.
     pub(crate) fn region(&self) -> String {
-        let found = self.client.get().and_then(|client| client.config().region().map(ToString::to_string));
+        let found =
+            self.shared.client.get().and_then(|client| client.config().region().map(ToString::to_string));
         found.or_else(|| self.config.region.clone()).unwrap_or_else(|| "its default region".to_owned())
     }
 
@@ -255,7 +262,7 @@ mod tests {
     fn drivers_that_ask_the_same_share_a_client() {
         let of = |region: &str, endpoint: Option<&str>| {
             let endpoint = endpoint.map(str::to_owned);
-            Ec2Config { region: Some(region.to_owned()), endpoint }.build().unwrap().client
+            Ec2Config { region: Some(region.to_owned()), endpoint }.build().unwrap().shared
         };
         let one = of("eu-south-1", None);
         assert!(Arc::ptr_eq(&one, &of("eu-south-1", None)));
@@ -267,7 +274,7 @@ mod tests {
     fn nothing_is_opened_before_it_is_used() {
         // Without a runtime, a connection would panic.
         let ec2 = Ec2Config::default().build().unwrap();
-        assert!(ec2.client.get().is_none());
+        assert!(ec2.shared.client.get().is_none());
         assert_eq!(ec2.region(), "its default region");
     }
 }

@@ -77,7 +77,7 @@ impl Ec2StopConfig {
 pub struct Stop {
     named: Named,
     timeout: Duration,
-    ec2: Ec2,
+    pub(crate) ec2: Ec2,
     /// [`AGAIN`], but for tests.
     again: Duration,
 }

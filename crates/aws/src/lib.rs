@@ -23,6 +23,7 @@ mod interface;
 mod own;
 mod route;
 mod status;
+mod told;
 mod way_back;
 
 pub use address::{SecondaryIp, SecondaryIpConfig};

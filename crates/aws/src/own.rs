@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use crate::fault::Fault;
 use crate::interface::{self, Deadline, Interface};
+use crate::told::ROUND;
 use crate::way_back::{self, NoAnswer, Others};
 use crate::{Ec2, Ec2Config};
 
@@ -127,6 +128,12 @@ impl Own {
             Ok(own) => self.compared(own, action),
             Err(fault) => Err(self.lost(id, action, &fault).await),
         }
+    }
+
+    /// It, as a check of this round was told of it.
+    pub(crate) async fn lately(&self, action: &str, deadline: Deadline) -> Result<Interface, StepError> {
+        let id = self.id(action).await?;
+        self.ec2.shared.told.interfaces.or_ask(id, ROUND, self.once(action, deadline)).await
     }
 
     /// Its id: as configured, or as the metadata of this instance had it for the hardware address of the link.

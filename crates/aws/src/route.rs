@@ -18,6 +18,7 @@ use crate::Ec2Config;
 use crate::fault::{DRY_RUN, Fault};
 use crate::interface::{Deadline, Interface, is_in};
 use crate::own::{self, LAST_READ, Own, POLL_INTERVAL};
+use crate::told::ROUND;
 
 const DRIVER: &str = "ec2_route";
 
@@ -101,7 +102,7 @@ impl RouteConfig {
 pub struct Route {
     address: Ipv4Addr,
     tables: BTreeSet<String>,
-    own: Own,
+    pub(crate) own: Own,
 }
 
 /// Where a table sends the address.
@@ -185,14 +186,21 @@ impl Route {
         Err(self.own.refused(action, why))
     }
 
-    /// All route tables of the VPC.
+    /// All route tables of the VPC, with what counts of them for the address.
     async fn read(&self, own: &Interface, deadline: Deadline) -> Result<Vec<Table>, Fault> {
+        Ok(self.tables(&self.ask(own, deadline).await?, own))
+    }
+
+    fn tables(&self, told: &[RouteTable], own: &Interface) -> Vec<Table> {
+        told.iter().map(|told| Table::of(told, self.address, &own.id)).collect()
+    }
+
+    async fn ask(&self, own: &Interface, deadline: Deadline) -> Result<Vec<RouteTable>, Fault> {
         let vpc = Filter::builder().name("vpc-id").values(&own.vpc).build();
         let request = self.own.ec2.call(deadline.call(), |client| {
             client.describe_route_tables().filters(vpc).into_paginator().items().send().collect()
         });
-        let found: Vec<RouteTable> = request.await?;
-        Ok(found.iter().map(|told| Table::of(told, self.address, &own.id)).collect())
+        request.await
     }
 
     /// The listed ones of them, and the others.
@@ -384,10 +392,11 @@ impl Address for Route {
 
     async fn check(&self) -> Result<Note, StepError> {
         let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
-        let own = self.open(self.own.once(&action, deadline).await?, &action)?;
-        let all = self.read(&own, deadline).await;
-        let all = all.map_err(|fault| self.own.fault(&action, "DescribeRouteTables", &fault))?;
-        let (ours, others) = self.split(all, &own, &action)?;
+        let lately = &self.own.ec2.shared.told;
+        let own = self.open(self.own.lately(&action, deadline).await?, &action)?;
+        let told = lately.tables.or_ask(&own.vpc, ROUND, self.ask(&own, deadline)).await;
+        let told = told.map_err(|fault| self.own.fault(&action, "DescribeRouteTables", &fault))?;
+        let (ours, others) = self.split(self.tables(&told, &own), &own, &action)?;
         let astray: Vec<&Table> = ours.iter().filter(|table| table.way != Way::Here).collect();
         if self.own.link.here().await? && !astray.is_empty() {
             let why = format!(
@@ -398,7 +407,7 @@ impl Address for Route {
             return Err(self.own.refused(&action, why));
         }
         for table in &self.tables {
-            let tried = self.order(&own, table, deadline, true).await;
+            let tried = lately.allowed.or_ask(table, ROUND, self.order(&own, table, deadline, true)).await;
             tried.map_err(|(call, fault)| self.own.fault(&format!("{action} in {table}"), call, &fault))?;
         }
         let link = self.own.link.check().await?;

@@ -1,6 +1,7 @@
 //! `ec2_status`: what EC2 says of the instances of hosts.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,12 @@ const SIGNAL: &str = "ec2_status";
 
 /// How long one look may take.
 const LOOK_WITHIN: Duration = Duration::from_secs(15);
+/// How often to look while a broker does not answer.
+const ON_SUSPICION: Duration = Duration::from_secs(5);
+/// How soon to look again after one look that did not see all, at the latest.
+const AFTER_BLINDNESS: Duration = Duration::from_secs(60);
+/// How long what EC2 says counts: looks that fail meanwhile make nobody forget it.
+const COUNTS_FOR: Duration = Duration::from_secs(120);
 
 /// What EC2 says of the instances of hosts: their state, its own checks of them, and what it has scheduled.
 ///
@@ -32,7 +39,8 @@ const LOOK_WITHIN: Duration = Duration::from_secs(15);
 pub struct Ec2StatusConfig {
     /// Which instance each host is, by the host's name.
     pub hosts: BTreeMap<String, InstanceConfig>,
-    /// How often EC2 is asked; one call for all hosts. Calls are counted against the account, which throttles them.
+    /// How often EC2 is asked while every guarded broker answers; one call for all hosts. Calls are counted against the
+    /// account, which throttles them. While one does not answer, EC2 is asked at once and every 5 s.
     #[serde(default = "default_period", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub period: Duration,
@@ -42,7 +50,7 @@ pub struct Ec2StatusConfig {
 }
 
 fn default_period() -> Duration {
-    Duration::from_secs(60)
+    Duration::from_secs(300)
 }
 
 impl Ec2StatusConfig {
@@ -55,7 +63,7 @@ impl Ec2StatusConfig {
         if self.hosts.is_empty() {
             problems.push("hosts: names no host".to_owned());
         }
-        if self.period < Duration::from_secs(5) {
+        if self.period < ON_SUSPICION {
             problems.push("period: must be at least 5s, for EC2 throttles who asks more often".to_owned());
         }
         let mut hosts = BTreeMap::new();
@@ -67,7 +75,8 @@ impl Ec2StatusConfig {
         }
         match self.ec2.build() {
             Ok(ec2) if problems.is_empty() => {
-                Ok(Status { hosts, period: self.period, ec2, known: Mutex::default() })
+                let (known, is_blind) = Default::default();
+                Ok(Status { hosts, period: self.period, ec2, known, is_blind })
             }
             Ok(_) => Err(problems),
             Err(more) => Err(problems.into_iter().chain(more).collect()),
@@ -80,9 +89,11 @@ impl Ec2StatusConfig {
 pub struct Status {
     hosts: BTreeMap<HostName, Named>,
     period: Duration,
-    ec2: Ec2,
+    pub(crate) ec2: Ec2,
     /// The id of each host's instance, once it was compared with all that is known of the host.
     known: Mutex<BTreeMap<HostName, String>>,
+    /// Whether the last look did not see all.
+    is_blind: AtomicBool,
 }
 
 impl Status {
@@ -209,14 +220,19 @@ impl HealthSignal for Status {
     }
 
     fn period(&self) -> Duration {
-        self.period
+        if self.is_blind.load(Ordering::Relaxed) { self.period.min(AFTER_BLINDNESS) } else { self.period }
+    }
+
+    fn period_on_suspicion(&self) -> Option<Duration> {
+        Some(ON_SUSPICION)
     }
 
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
         let at = clock.now().mono;
         let (seen, blind) = self.see().await;
-        let counts_for = self.period * 2;
-        let facts = seen.into_iter().map(|(host, state)| Fact::Machine { host, state, counts_for });
+        self.is_blind.store(!blind.is_empty(), Ordering::Relaxed);
+        let facts =
+            seen.into_iter().map(|(host, state)| Fact::Machine { host, state, counts_for: COUNTS_FOR });
         // Last, because what is seen ends a blindness.
         let blind = (!blind.is_empty()).then(|| Fact::Blind { why: blind.join("; ") });
         facts.chain(blind).map(|fact| Evidence { signal: SIGNAL, at, fact }).collect()

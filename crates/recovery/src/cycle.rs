@@ -14,10 +14,10 @@ use crate::model::{
     BrokerId, Cause, Check, CheckSeen, Epoch, Evidence, HostName, LedgerStanding, Moment, Succession,
     Topology,
 };
-use crate::observe::{Board, Observation, observe};
+use crate::observe::{Board, Observation, Seen, observe};
 use crate::plan::{Plan, PlanError, plan};
 use crate::policy::{Mode, Policy};
-use crate::ports::{HealthSignal, Ports, chain};
+use crate::ports::{Clock, HealthSignal, Ports, chain};
 use crate::stand_down::{StandDownError, stand_down};
 use crate::status::{Status, Tracker};
 use crate::takeover::{HandOverError, TakeoverError, hand_over, resume, take_over, withdraw};
@@ -57,6 +57,8 @@ pub struct Cycle {
     defended: BTreeMap<BrokerId, Moment>,
     tracker: Arc<Tracker>,
     status: watch::Sender<Status>,
+    /// Whether a guarded broker does not answer, for signals that then look more often.
+    suspicion: watch::Sender<bool>,
     remember: mpsc::Sender<(BrokerId, Event)>,
 }
 
@@ -107,6 +109,7 @@ impl Cycle {
             defended: BTreeMap::new(),
             tracker,
             status,
+            suspicion: watch::Sender::new(false),
             remember,
         };
         (cycle, reader)
@@ -114,7 +117,7 @@ impl Cycle {
 
     /// Runs until `shutdown`. A takeover under way is left as it stands in the ledger, to be resumed.
     pub async fn run(mut self, signals: Vec<Arc<dyn HealthSignal>>, shutdown: impl Future<Output = ()>) {
-        let mut evidence = watch_signals(signals, &self.ports, &mut self.helpers);
+        let mut evidence = watch_signals(signals, &self.ports, &self.suspicion, &mut self.helpers);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let (mode, version) = (self.policy.mode.word().to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -140,6 +143,7 @@ impl Cycle {
         let now = self.ports.clock.now(); // the world: time
         let mut seen = observe(&self.board, &self.topology.known, self.policy.stale_after, now); // pure
         seen.working = self.working(&seen);
+        self.suspect(&seen); // the signals' tasks: how often they look
         self.tell_blindness(&seen); // the world: events
         self.tell_fences(&seen); // the world: events
         self.tell_checks(&seen); // the world: events
@@ -293,6 +297,12 @@ impl Cycle {
         }
     }
 
+    fn suspect(&self, seen: &Observation) {
+        let silent = |seen: &Seen| seen.probe.is_some() && !seen.answers();
+        let suspects = self.topology.brokers.keys().any(|id| seen.brokers.get(id).is_some_and(silent));
+        self.suspicion.send_if_modified(|was| std::mem::replace(was, suspects) != suspects);
+    }
+
     fn tell_blindness(&mut self, seen: &Observation) {
         let now_blind: BTreeSet<&'static str> = seen.blind.keys().copied().collect();
         for signal in now_blind.difference(&self.blind) {
@@ -400,11 +410,12 @@ impl Cycle {
 fn watch_signals(
     signals: Vec<Arc<dyn HealthSignal>>,
     ports: &Ports,
+    suspicion: &watch::Sender<bool>,
     helpers: &mut JoinSet<()>,
 ) -> mpsc::Receiver<Evidence> {
     let (send, receive) = mpsc::channel(1024);
     for signal in signals {
-        let (send, clock) = (send.clone(), ports.clock.clone());
+        let (send, clock, mut suspicion) = (send.clone(), ports.clock.clone(), suspicion.subscribe());
         helpers.spawn(async move {
             loop {
                 let begun = clock.now().mono;
@@ -413,12 +424,31 @@ fn watch_signals(
                         return;
                     }
                 }
-                let took = clock.now().mono.since(begun);
-                clock.sleep(signal.period().saturating_sub(took)).await;
+                pause(signal.as_ref(), begun, clock.as_ref(), &mut suspicion).await;
             }
         });
     }
     receive
+}
+
+/// Waits until a signal that began to look at `begun` is to look again.
+async fn pause(
+    signal: &dyn HealthSignal,
+    begun: Moment,
+    clock: &dyn Clock,
+    suspicion: &mut watch::Receiver<bool>,
+) {
+    let (calm, suspicious) = (signal.period(), signal.period_on_suspicion());
+    loop {
+        let suspects = *suspicion.borrow_and_update();
+        let period = suspicious.filter(|_| suspects).unwrap_or(calm);
+        let left = period.saturating_sub(clock.now().mono.since(begun));
+        tokio::select! {
+            biased;
+            () = clock.sleep(left) => return,
+            Ok(()) = suspicion.changed(), if suspicious.is_some() => {}
+        }
+    }
 }
 
 /// Keeps decisions in the ledger, in order, off the decision path.

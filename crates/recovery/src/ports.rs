@@ -99,8 +99,13 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 pub trait HealthSignal: Send + Sync {
     /// The signal's name in messages and metrics.
     fn name(&self) -> &'static str;
-    /// How often to look.
+    /// How often to look while all is well.
     fn period(&self) -> Duration;
+    /// How often to look while a guarded broker does not answer; the first time as soon as that begins. `None`: as
+    /// often as else.
+    fn period_on_suspicion(&self) -> Option<Duration> {
+        None
+    }
     /// Looks once, within the driver's deadline. What could not be seen is said as `Fact::Blind`.
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence>;
 }

@@ -9,7 +9,7 @@ use recovery::cycle::Cycle;
 use recovery::decide::{Decision, HoldReason, Takeover};
 use recovery::event::What;
 use recovery::model::{
-    BrokerId, Cause, Check, Checked, Epoch, Evidence, Fact, HostName, Outcome, Topology, Verdict,
+    BrokerId, Cause, Check, Checked, Epoch, Evidence, Fact, HostName, Moment, Outcome, Topology, Verdict,
 };
 use recovery::observe::{Board, observe};
 use recovery::policy::Mode;
@@ -442,4 +442,48 @@ async fn a_decision_that_no_plan_can_be_made_for_is_told_once_and_kept() {
     let unplanned = |event: &recovery::event::Event| matches!(&event.what, What::NotPlanned { why } if why.contains("standby-2"));
     assert_eq!(world.truth().events.iter().filter(|event| unplanned(event)).count(), 1);
     assert_eq!(world.truth().remembered.iter().filter(|(_, event)| unplanned(event)).count(), 1);
+}
+
+/// A signal whose looks cost something.
+#[derive(Default)]
+struct Dear(Mutex<Vec<Moment>>);
+
+#[async_trait::async_trait]
+impl HealthSignal for Dear {
+    fn name(&self) -> &'static str {
+        "dear"
+    }
+    fn period(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+    fn period_on_suspicion(&self) -> Option<Duration> {
+        Some(Duration::from_secs(5))
+    }
+    async fn look(&self, clock: &dyn Clock) -> Vec<Evidence> {
+        self.0.lock().unwrap().push(clock.now().mono);
+        Vec::new()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dear_signal_looks_seldom_in_calm_and_at_once_on_suspicion() {
+    let (world, dear) = (World::new(), Arc::new(Dear::default()));
+    let looks = || std::mem::take(&mut *dear.0.lock().unwrap());
+    let _daemon = start_with(&world, Mode::Observe, World::topology(), vec![dear.clone()]);
+    pass(&world, 1000).await;
+    assert_eq!(looks().len(), 4, "one each 300 s");
+
+    let silent = world.now().mono;
+    world.truth().broker_unreachable = true;
+    pass(&world, 60).await;
+    let suspicious = looks();
+    let first = suspicious[0].since(silent);
+    assert!(first < Duration::from_secs(1), "the first look began {first:?} after the broker fell silent");
+    assert!((12..=13).contains(&suspicious.len()), "one each 5 s: {suspicious:?}");
+
+    world.truth().broker_unreachable = false;
+    pass(&world, 10).await;
+    looks();
+    pass(&world, 600).await;
+    assert_eq!(looks().len(), 2, "it is calm again");
 }
