@@ -114,7 +114,7 @@ impl Ec2 {
         }
         let follower = Arc::downgrade(&ec2.cloud);
         thread::spawn(move || follow(&follower));
-        lab.note(format!("EC2 at http://{}", ec2.cloud.at));
+        lab.note(format!("EC2 at {}", ec2.endpoint()));
         Ok(ec2)
     }
 
@@ -167,7 +167,7 @@ impl Ec2 {
     pub(crate) fn configure(&self, config: &mut Table, own: &Host, timeout: &str) {
         let hosts = lock(&self.cloud.hosts);
         let mut asked = toml! { region = "eu-central-1" };
-        asked.insert("endpoint".to_owned(), format!("http://{}", self.cloud.at).into());
+        asked.insert("endpoint".to_owned(), self.endpoint().into());
         let mut told = Table::new();
         for section in tables(config, "host") {
             let name = section.get("name").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
@@ -198,7 +198,7 @@ impl Ec2 {
             address.insert("timeout".to_owned(), timeout.into());
             address.insert("ec2".to_owned(), asked.clone().into());
         }
-        let mut signal = toml! { period = "5s" };
+        let mut signal = Table::new();
         signal.insert("hosts".to_owned(), told.into());
         signal.insert("ec2".to_owned(), asked.into());
         config.insert("ec2_status".to_owned(), signal.into());
@@ -211,7 +211,7 @@ impl Ec2 {
     pub(crate) fn find_storage(&self, config: &mut Table) -> Result<()> {
         let mut place = toml! { region = "eu-central-1" };
         place.insert("svm".to_owned(), SVM.into());
-        place.insert("endpoint".to_owned(), format!("http://{}", self.cloud.at).into());
+        place.insert("endpoint".to_owned(), self.endpoint().into());
         let mut named = None;
         let fences = tables(config, "host").filter_map(|host| host.get_mut("fence")?.as_array_mut());
         let mut logins: Vec<&mut Table> = fences.flatten().filter_map(login).collect();
@@ -322,9 +322,22 @@ impl Ec2 {
     /// # Errors
     /// When it does not answer.
     pub fn calls(&self, action: &str) -> Result<Vec<Value>> {
-        let log = self.cloud.ask("GET", "", &Value::Null)?["log"].take();
-        let log = log.as_array().context("no log")?;
-        Ok(log.iter().filter(|call| call["action"] == action).cloned().collect())
+        Ok(self.log()?.into_iter().filter(|call| call["action"] == action).collect())
+    }
+
+    /// All calls so far, oldest first.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn log(&self) -> Result<Vec<Value>> {
+        let mut told = self.cloud.ask("GET", "", &Value::Null)?;
+        Ok(told["log"].as_array_mut().context("no log")?.drain(..).collect())
+    }
+
+    /// Where its API is asked.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.cloud.at)
     }
 
     /// Hosts could follow all that EC2 said.
@@ -440,11 +453,19 @@ fn login(section: &mut toml::Value) -> Option<&mut Table> {
     section.get_mut("ontap")?.as_table_mut()
 }
 
-fn simulate(artifacts: &Path) -> Result<(Child, u16)> {
+/// The Python that has the simulator's parts, and AWS's SDK.
+///
+/// # Errors
+/// When the environment names none.
+pub fn python() -> Result<PathBuf> {
     let venv = std::env::var_os(VENV).map(PathBuf::from);
     let venv = venv.with_context(|| format!("{VENV} is not set: `cargo xtask setup` names the folder"))?;
+    Ok(venv.join("bin/python"))
+}
+
+fn simulate(artifacts: &Path) -> Result<(Child, u16)> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/aws/bed/strict_ec2.py");
-    let mut command = Command::new(venv.join("bin/python"));
+    let mut command = Command::new(python()?);
     command.arg(program).arg(HUB.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
     fs::create_dir_all(artifacts.join("logs"))?;
     command.stderr(File::create(artifacts.join("logs/ec2.log"))?);

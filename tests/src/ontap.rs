@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use fakes::ontap::{Fake, Fault, LockFace, Scheme, World};
+use fakes::ontap::{self, Fake, Fault, LockFace, Scheme, World};
 use ontap_client::Fingerprint;
+use serde_json::json;
 use tokio::runtime::Runtime;
 use toml::{Table, Value, toml};
 
@@ -130,6 +131,20 @@ impl Ontap {
     #[must_use]
     pub fn owners(&self, broker: i32) -> Vec<String> {
         self.storage.owners(&volume(broker))
+    }
+
+    /// Has the rule of a broker's volume let exactly these hosts in, whatever agents have made of it.
+    ///
+    /// # Errors
+    /// When there is no such rule, or the shared directories cannot do as it says.
+    pub fn let_in(&self, broker: i32, hosts: &[&Host]) -> Result<()> {
+        let policy = volume(broker);
+        let clients = hosts.iter().map(|host| json!({"match": host.address().to_string()}));
+        let patch = json!({"clients": clients.collect::<Vec<_>>()});
+        let rules = [("policy.name", policy.as_str())];
+        let changed = self.storage.fake.world(|world| world.update(ontap::Table::Rules, &rules, patch));
+        ensure!(changed == 1, "{policy} has {changed} rules");
+        self.storage.gate()
     }
 
     /// No rule ever let two hosts in, and the shared directories did as the rules say.

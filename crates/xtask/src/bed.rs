@@ -25,6 +25,15 @@ pub(crate) struct Bed {
     pub(crate) artifacts: PathBuf,
 }
 
+/// What the hosts of a demonstration or a benchmark are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Hosts {
+    /// In a rack whose switch can turn them off; addresses are the link's.
+    Rack,
+    /// Instances of a simulated EC2, with log dirs on a simulated FSx for ONTAP.
+    Ec2,
+}
+
 impl Bed {
     /// Fetches Kafka if need be and builds the agent with whatever else is in `packages`.
     ///

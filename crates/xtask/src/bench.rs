@@ -8,12 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bed::Bed;
+use crate::bed::{Bed, Hosts};
 use crate::demo::become_program;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::Report;
 use crate::workspace::{Profile, Workspace};
-use crate::{kafka, nfs_bed, shell};
+use crate::{ec2_bed, kafka, nfs_bed, shell};
 
 /// Measure, beside a reference taken in the same run.
 #[derive(clap::Subcommand)]
@@ -35,6 +35,9 @@ pub(crate) enum Bench {
     },
     /// From the fault to the last partition back in ISR, beside a restart in place with stock settings.
     Takeover {
+        /// What the hosts are. On EC2 a script that steals the address is a reference too.
+        #[arg(long, value_enum, default_value_t = Hosts::Rack)]
+        bed: Hosts,
         /// How many takeovers, and as many restarts in place.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
@@ -98,8 +101,11 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
     },
-    /// What the agent takes while it watches three real brokers: memory and processor.
+    /// What the agent takes while it watches three real brokers: memory and processor; on EC2 calls of its API as well.
     Footprint {
+        /// What the hosts are.
+        #[arg(long, value_enum, default_value_t = Hosts::Rack)]
+        bed: Hosts,
         /// For how long.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..=3600))]
         seconds: u32,
@@ -202,6 +208,8 @@ struct Call {
     options: Vec<(&'static str, String)>,
     /// It takes hosts with kernels of their own.
     nfs: bool,
+    /// It takes a simulated EC2.
+    ec2: bool,
     /// Another Kafka than today's.
     kafka: Option<&'static kafka::Release>,
 }
@@ -209,7 +217,7 @@ struct Call {
 impl Call {
     fn new(what: &'static str, options: &[(&'static str, &str)]) -> Self {
         let options = options.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        Self { what, options, nfs: false, kafka: None }
+        Self { what, options, nfs: false, ec2: false, kafka: None }
     }
 
     /// Why it cannot be run here.
@@ -237,6 +245,9 @@ impl Call {
         }
         let mut program = bed.program("bench")?;
         program.arg(self.what);
+        if self.ec2 {
+            program.env(ec2_bed::VARIABLE, ec2_bed::ensure()?);
+        }
         for (option, value) in &self.options {
             program.arg(format!("--{option}")).arg(value);
         }
@@ -251,7 +262,12 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { runs, java_options, broker_property, kafka, json } => {
+        Bench::Takeover { bed: Hosts::Ec2, runs, java_options, broker_property, kafka, json } => {
+            let others = (java_options.as_ref(), broker_property.first(), kafka::other(kafka));
+            ensure!(matches!(others, (None, None, None)), "--bed ec2 takes --runs and --json alone");
+            on_the_bed(Call { ec2: true, ..Call::new("ec2", &[("runs", &runs.to_string())]) }, json)
+        }
+        Bench::Takeover { bed: Hosts::Rack, runs, java_options, broker_property, kafka, json } => {
             let mut call = Call::new("takeover", &[("runs", &runs.to_string())]);
             call.kafka = kafka::other(kafka);
             call.options.extend(java_options.iter().map(|words| ("java-options", words.clone())));
@@ -264,7 +280,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         }
         Bench::Cpu { rate, seconds, json } => {
             let options = [("rate", rate), ("seconds", seconds)].map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "cpu", options: options.into(), nfs: false, kafka: None }, json)
+            on_the_bed(Call { options: options.into(), ..Call::new("cpu", &[]) }, json)
         }
         Bench::Nfs { runs, json } => {
             if let Some(why) = nfs_bed::obstacle() {
@@ -277,15 +293,18 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Detection { seconds, deaths, json } => {
             let options =
                 [("seconds", seconds), ("deaths", deaths)].map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "detection", options: options.into(), nfs: false, kafka: None }, json)
+            on_the_bed(Call { options: options.into(), ..Call::new("detection", &[]) }, json)
         }
-        Bench::Footprint { seconds, json } => {
-            on_the_bed(Call::new("footprint", &[("seconds", &seconds.to_string())]), json)
+        Bench::Footprint { bed, seconds, json } => {
+            let mut call = Call::new("footprint", &[("seconds", &seconds.to_string())]);
+            call.ec2 = *bed == Hosts::Ec2;
+            call.options.extend(call.ec2.then(|| ("hosts", "ec2".to_owned())));
+            on_the_bed(call, json)
         }
         Bench::Scale { brokers, partitions, seconds, json } => {
             let options = [("brokers", brokers), ("partitions", partitions), ("seconds", seconds)];
             let options = options.map(|(key, value)| (key, value.to_string()));
-            on_the_bed(Call { what: "scale", options: options.into(), nfs: false, kafka: None }, json)
+            on_the_bed(Call { options: options.into(), ..Call::new("scale", &[]) }, json)
         }
         Bench::Ledger { brokers, dir, json } => ledger(*brokers, dir.as_deref(), json),
         Bench::Ontap { runs, json } => ontap(*runs, json),

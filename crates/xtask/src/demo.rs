@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::bed::Bed;
+use crate::bed::{Bed, Hosts};
 use crate::ec2_bed;
 use crate::kafka;
 use crate::preflight::{self, Scope};
@@ -27,15 +27,6 @@ pub(crate) struct Args {
     /// Which Kafka: that of today, 3.9.2, or 3.2.3 with ZooKeeper.
     #[arg(long, value_name = "VERSION", default_value = kafka::CURRENT.version, value_parser = kafka::VERSIONS)]
     kafka: String,
-}
-
-/// What the hosts of a demonstration are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Hosts {
-    /// In a rack whose switch can turn them off; addresses are the link's.
-    Rack,
-    /// Instances of a simulated EC2, with log dirs on a simulated FSx for ONTAP.
-    Ec2,
 }
 
 /// Runs the command. Returns only when the demonstration could not be started.

@@ -49,6 +49,15 @@ pub struct Setup {
     pub then_switched_off: bool,
 }
 
+impl Setup {
+    /// Hosts are instances of EC2, and log dirs are on FSx for ONTAP, whose export rules are the first fence.
+    #[must_use]
+    pub fn on_fsx() -> Self {
+        let cluster = ClusterSpec { storage: Storage::Fuse, ..ClusterSpec::default() };
+        Self { cluster, ontap: Some("30s"), ec2: Some("60s"), ..Self::default() }
+    }
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Self {

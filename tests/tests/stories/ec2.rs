@@ -8,18 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::ec2::{Ec2, instance, interface};
-use e2e::kafka::ClusterSpec;
 use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
-use e2e::{Fault, LOG_DIRS, Storage, eventually, story};
+use e2e::{Fault, LOG_DIRS, eventually, story};
 use serde_json::{Value, json};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 11);
-
-/// FSx for ONTAP, with export rules as the first fence.
-fn on_fsx() -> Setup {
-    let cluster = ClusterSpec { storage: Storage::Fuse, ..ClusterSpec::default() };
-    Setup { cluster, ontap: Some("30s"), ec2: Some("60s"), ..Setup::default() }
-}
 
 fn ec2<'s>(scenario: &'s Scenario<'_>) -> Result<&'s Ec2> {
     scenario.ec2.as_ref().context("no EC2")
@@ -104,7 +97,7 @@ fn hosts_do_as_ec2_says() {
 #[test]
 fn ec2_host_dies() {
     story("ec2_host_dies", |lab| {
-        let scenario = Scenario::begin(lab, &Setup { then_switched_off: true, ..on_fsx() })?;
+        let scenario = Scenario::begin(lab, &Setup { then_switched_off: true, ..Setup::on_fsx() })?;
         let (cloud, victim) = (ec2(&scenario)?, scenario.victim()?.clone());
         // The storage lets the standby in to nothing yet, which `check` tells too.
         let checked = scenario.agent.cli(&["check"])?.stdout;
@@ -146,7 +139,7 @@ fn ec2_host_dies() {
 #[test]
 fn ec2_host_hangs() {
     story("ec2_host_hangs", |lab| {
-        let scenario = Scenario::begin(lab, &Setup { policy: &[("hung_after", "6s")], ..on_fsx() })?;
+        let scenario = Scenario::begin(lab, &Setup { policy: &[("hung_after", "6s")], ..Setup::on_fsx() })?;
         scenario.start_agents()?;
         let (cloud, victim) = (ec2(&scenario)?, scenario.victim()?.clone());
         let assign = "AssignPrivateIpAddresses";

@@ -5,6 +5,7 @@
 mod conditions;
 mod cpu;
 mod detection;
+mod ec2;
 mod figures;
 mod footprint;
 mod growth;
@@ -43,6 +44,13 @@ enum What {
     },
     /// One of them: what `takeover` starts.
     One(takeover::Options),
+    /// Several takeovers on a simulated EC2, each on a cluster of its own.
+    Ec2(ec2::Options),
+    /// One of them.
+    Ec2One {
+        #[arg(long)]
+        json: PathBuf,
+    },
     /// Takeovers and rebuilds with more and more data, each on a cluster of its own.
     Growth(growth::Options),
     /// One of them.
@@ -68,6 +76,8 @@ fn main() -> Result<()> {
     match Args::parse().what {
         What::One(options) => performance_within("bench", SETUP, |lab| takeover::one(lab, &options)),
         What::Takeover { runs, one } => takeover::all(runs, &one),
+        What::Ec2(options) => ec2::all(&options),
+        What::Ec2One { json } => performance_within("bench", SETUP, |lab| ec2::one(lab, &json)),
         What::Growth(options) => growth::all(&options),
         What::GrowthOne(options) => {
             performance_within("bench", options.limit(), |lab| growth::one(lab, &options))

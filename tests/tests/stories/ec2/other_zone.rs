@@ -11,7 +11,7 @@ use e2e::scenario::{PATIENCE, Scenario, Setup, VICTIM};
 use e2e::{Host, Lab, eventually, story};
 use serde_json::json;
 
-use super::{ec2, on_fsx, refuses};
+use super::{ec2, refuses};
 
 /// The victim's.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 11);
@@ -89,7 +89,7 @@ fn hosts_are_sent_to_as_route_tables_say() {
 #[test]
 fn ec2_other_zone() {
     story("ec2_other_zone", |lab| {
-        let setup = on_fsx();
+        let setup = Setup::on_fsx();
         let cluster = ClusterSpec { zones: true, ..setup.cluster.clone() };
         let scenario = Scenario::begin(lab, &Setup { cluster, ..setup })?;
         let (cloud, standby) = (ec2(&scenario)?, &scenario.standby);
