@@ -155,7 +155,8 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         let (check, fenced, w) = (Check::Fence(fenced.clone()), fenced.clone(), host());
         all.push(Look::standing(check, move || looks::fence_answers(w.clone(), fenced.clone())));
     }
-    if config.brokers.values().filter_map(|drivers| drivers.storage.as_ref()).any(|storage| storage.is_nfs()) {
+    if config.brokers.values().filter_map(|drivers| drivers.storage.as_ref()).any(|storage| storage.is_nfs())
+    {
         let w = host();
         all.push(Look::standing(Check::NfsClient, move || nfs::client(w.clone())));
     }

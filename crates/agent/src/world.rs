@@ -152,7 +152,9 @@ fn guard_reads(config: &Config) -> GuardReads {
 /// How long each broker's storage keeps a dead client's lock, where this host's kernel knows it.
 fn leases(config: &Config, topology: &mut Topology) {
     for (id, broker) in &mut topology.brokers {
-        let Some(storage) = config.brokers.get(id).and_then(|drivers| drivers.storage.as_ref()) else { continue };
+        let Some(storage) = config.brokers.get(id).and_then(|drivers| drivers.storage.as_ref()) else {
+            continue;
+        };
         // What is configured may not say that it is NFS.
         if let Some(lease) = lease::of(&broker.log_dirs, &storage.sources()) {
             (broker.locks.lease, broker.locks.told) = (Some(lease), true);
@@ -235,7 +237,9 @@ fn fences(
     let ladders = fences.into_iter().map(|(host, ladder)| {
         let taint = config.taints.get(&host).cloned();
         let there = whereabouts.get(&host).cloned();
-        if let (Some(taint), Some(there)) = (taint.clone().filter(|taint| taint.node.is_none()), there.clone()) {
+        if let (Some(taint), Some(there)) =
+            (taint.clone().filter(|taint| taint.node.is_none()), there.clone())
+        {
             let following = taint.follow(nodes, there).map_err(bad("host.kubernetes"))?;
             return Ok((host, Arc::new(following) as Arc<dyn Fence>));
         }
@@ -339,8 +343,9 @@ fn signals(
     }
     if let Some(config_of) = &config.ontap_clients {
         let brokers = config.brokers.iter();
-        let watched: Vec<_> =
-            brokers.filter_map(|(id, drivers)| ontap::storage::watched(drivers.storage.as_ref()?, *id)).collect();
+        let watched: Vec<_> = brokers
+            .filter_map(|(id, drivers)| ontap::storage::watched(drivers.storage.as_ref()?, *id))
+            .collect();
         let counted = config_of.build(&watched, &hosts(config)).map_err(bad("ontap_clients"))?;
         signals.extend(counted.into_iter().map(|signal| Arc::new(signal) as Arc<dyn HealthSignal>));
     }

@@ -159,10 +159,9 @@ mod tests {
         make_pod(&plane, Some("node-b"));
         let (host, epoch, device) = (HostName::from("kafka-1"), Epoch(7), Arc::new(Device::default()));
         let fences = fences(&plane, &device);
-        for refused in [
-            fences.fence(&host, epoch).await.map(drop),
-            fences.prove(&host, epoch).await.map(drop),
-        ] {
+        for refused in
+            [fences.fence(&host, epoch).await.map(drop), fences.prove(&host, epoch).await.map(drop)]
+        {
             assert!(refused.unwrap_err().to_string().contains("kafka-1"));
         }
         let machine = |node: &str| Machine { name: node.to_owned(), guest: uid(&plane) };
@@ -174,7 +173,11 @@ mod tests {
 
         let there = fences.on(&machine("node-b")).unwrap();
         let fenced = there.fence(&host, epoch).await.unwrap();
-        assert!(fenced.text.contains("fence: node-b") && fenced.text.contains("is tainted"), "{}", fenced.text);
+        assert!(
+            fenced.text.contains("fence: node-b") && fenced.text.contains("is tainted"),
+            "{}",
+            fenced.text
+        );
         let proof = there.prove(&host, epoch).await.unwrap();
         assert!(proof.host == host && proof.note.text.contains("pod kafka-1-0 is on node-b"), "{proof:?}");
         assert_eq!(*device.0.lock().unwrap(), ["fence node-b", "prove node-b"]);

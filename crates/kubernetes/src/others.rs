@@ -181,7 +181,10 @@ mod tests {
         make_pod(&plane, Some("node-a"));
         let (of, first) = (following(&plane, ADMIN), uid(&plane));
         let place = told_until(&of, "node-b is not ready").await;
-        assert!(matches!(&place, Place::Astray { on: there, .. } if *there == on("node-a", &first)), "{place:?}");
+        assert!(
+            matches!(&place, Place::Astray { on: there, .. } if *there == on("node-a", &first)),
+            "{place:?}"
+        );
         assert!(place.says().contains("take the node out of [[node]]"), "{place:?}");
 
         let begun = Instant::now();
@@ -193,13 +196,19 @@ mod tests {
         make_node(&plane, "node-b", "True", 20);
         let place = told_until(&of, "the fences of kafka-1 are those of that node").await;
         assert!(again.elapsed() >= NEEDS, "{:?} after it was ready again", again.elapsed());
-        assert!(matches!(&place, Place::AtItsFence { on: there, .. } if *there == on("node-a", &first)), "{place:?}");
+        assert!(
+            matches!(&place, Place::AtItsFence { on: there, .. } if *there == on("node-a", &first)),
+            "{place:?}"
+        );
         assert!(begun.elapsed() > NEEDS * 3 / 2);
         // What was before this pod does not come back.
         make_node(&plane, "node-b", "Unknown", 30);
         sleep(Duration::from_millis(500)).await;
         assert!(matches!(told(&of).await, Place::AtItsFence { .. }));
-        assert_eq!(of.confirm(on("node-a", &first).as_ref(), NEEDS).await.unwrap(), "pod kafka-1-0 is on node-a");
+        assert_eq!(
+            of.confirm(on("node-a", &first).as_ref(), NEEDS).await.unwrap(),
+            "pod kafka-1-0 is on node-a"
+        );
         another_pod_of_the_name_begins_anew(&plane, &of, &first).await;
     }
 
@@ -213,7 +222,10 @@ mod tests {
         make_pod(plane, Some("node-b"));
         let place = told_until(of, "node-a is not ready").await;
         let second = uid(plane);
-        assert!(matches!(&place, Place::Astray { on: there, .. } if *there == on("node-b", &second)), "{place:?}");
+        assert!(
+            matches!(&place, Place::Astray { on: there, .. } if *there == on("node-b", &second)),
+            "{place:?}"
+        );
         // Nothing is proven of a pod by the node of another one.
         let why = of.confirm(on("node-a", first).as_ref(), NEEDS).await.unwrap_err();
         assert!(why.contains("was made anew") && why.contains("on node node-b"), "{why}");

@@ -146,7 +146,8 @@ impl Rescheduling {
     async fn look(&self, pod: &str) -> Result<String, String> {
         let said = |fault: Fault| fault.to_string();
         let found = self.find(pod).await.map_err(said)?.ok_or_else(|| format!("there is no pod {pod}"))?;
-        let owner = found.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let owner =
+            found.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         let owner = owner.ok_or_else(|| {
             format!("pod {pod} has no controller, such as a StatefulSet: nobody would make it anew")
         })?;
@@ -177,7 +178,9 @@ impl Rescheduling {
         let spec = found.and_then(|found| found.spec);
         let bound = spec.is_some_and(|spec| spec.node_affinity.is_some() || spec.local.is_some());
         if bound {
-            return Err(format!("the volume {volume} of claim {claim} is bound to one node: log dirs stay behind there"));
+            return Err(format!(
+                "the volume {volume} of claim {claim} is bound to one node: log dirs stay behind there"
+            ));
         }
         Ok(())
     }
@@ -357,7 +360,9 @@ mod tests {
 
         let note = thread::scope(|scope| {
             scope.spawn(|| {
-                plane.await_that("another pod", || ![String::new(), from.guest.clone()].contains(&uid_or_none(&plane)));
+                plane.await_that("another pod", || {
+                    ![String::new(), from.guest.clone()].contains(&uid_or_none(&plane))
+                });
                 bind(&plane, "node-b");
             });
             tokio::task::block_in_place(|| {
@@ -385,7 +390,10 @@ mod tests {
         let stranger = driver(plane, STRANGER);
         let [Err(error)] = &stranger.check(BROKER).await[..] else { panic!() };
         let said = recovery::ports::chain(error);
-        assert!(said.contains("may not list pods in namespace kafka") && said.contains("rescheduling-rbac.yaml"), "{said}");
+        assert!(
+            said.contains("may not list pods in namespace kafka") && said.contains("rescheduling-rbac.yaml"),
+            "{said}"
+        );
         let without = RBAC.replace("verbs: [list, delete]", "verbs: [list]");
         plane.kubectl(&["apply", "-f", "-"], &without).unwrap();
         let driver = driver(plane, token);
@@ -431,7 +439,11 @@ mod tests {
         make_set(&plane, &claim("ReadWriteOnce"));
         let said = told().await;
         assert!(said.contains("readwriteonce is not ReadWriteMany"), "{said}");
-        plane.kubectl(&["-n", "kafka", "delete", "statefulset", "kafka-1", "--cascade=orphan"], "").unwrap();
+        let delete = ["-n", "kafka", "delete", "statefulset", "kafka-1", "--wait=false"];
+        plane.kubectl(&delete, "").unwrap();
+        plane.await_that("the set is gone", || {
+            plane.kubectl(&["-n", "kafka", "get", "sts", "kafka-1"], "").is_err()
+        });
         crate::bed::delete_pod(&plane);
         let many = claim("ReadWriteMany");
         let local = json!({

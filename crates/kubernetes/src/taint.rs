@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{Cluster, Place};
 use crate::fault::{Fault, User};
-use crate::names::{is_name, place_problems};
 use crate::following::Following;
+use crate::names::{is_name, place_problems};
 use crate::others::{Others, READY_FOR};
 use crate::whereabouts::{Fences, Whereabouts};
 
@@ -231,9 +231,8 @@ pub(crate) async fn set_taint(
     let said = |fault: Fault| fault.to_string();
     loop {
         let (node, _) = cluster.find::<Node>(Place::Cluster, name).await.map_err(said)?;
-        let absent = || {
-            format!("the cluster has no node {name}: correct its name; `kubectl get nodes` lists them")
-        };
+        let absent =
+            || format!("the cluster has no node {name}: correct its name; `kubectl get nodes` lists them");
         let node = node.ok_or_else(absent)?;
         let was = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         let mut taints: Vec<Taint> = was.iter().filter(|taint| taint.key != key).cloned().collect();
@@ -435,7 +434,8 @@ mod tests {
             namespace: Some("kafka".to_owned()),
             kubeconfig: Some(plane.kubeconfig(ADMIN, None)),
         };
-        let (device, whereabouts) = (Arc::new(Device::default()), config.whereabouts(&host, &BTreeSet::new()));
+        let (device, whereabouts) =
+            (Arc::new(Device::default()), config.whereabouts(&host, &BTreeSet::new()));
         let fence = config.build(device.clone(), whereabouts).unwrap();
         make_pod(&plane, Some("node-b"));
         let refused = [

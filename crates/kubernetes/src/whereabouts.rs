@@ -81,7 +81,9 @@ impl Whereabouts {
                 Some(why) => self.unseen(why),
                 None => match (&self.fences, found(sight.as_ref())) {
                     (Fences::At(node), found) => self.place(node, &found),
-                    (Fences::Follow(nodes), found) => self.followed(nodes, &found, grace(sight.as_ref())).await,
+                    (Fences::Follow(nodes), found) => {
+                        self.followed(nodes, &found, grace(sight.as_ref())).await
+                    }
                 },
             },
         }

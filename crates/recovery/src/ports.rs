@@ -16,7 +16,8 @@ use jiff::Timestamp;
 use crate::event::Event;
 use crate::journal::{Claim, Entry, EpochJournal, Record, Refused};
 use crate::model::{
-    BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Machine, Now, Order, Orders, PartitionView,
+    BrokerId, Distrust, Epoch, Evidence, Grace, HeldLock, HostName, Machine, Now, Order, Orders,
+    PartitionView,
 };
 
 /// What the ports take and tell.

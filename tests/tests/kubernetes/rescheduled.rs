@@ -22,8 +22,12 @@ fn a_pod_is_made_anew_elsewhere_once_its_node_is_proven_to_be_off() {
         let writer = kafka.write(WriteSpec::steady("t", 6, 100))?;
         let before = kubernetes.pod(&pod_of(VICTIM))?.context("no pod")?;
         let lost = before.node();
-        let others: Vec<String> =
-            kubernetes.nodes().iter().map(|node| node.name().to_owned()).filter(|node| *node != lost).collect();
+        let others: Vec<String> = kubernetes
+            .nodes()
+            .iter()
+            .map(|node| node.name().to_owned())
+            .filter(|node| *node != lost)
+            .collect();
         let agents = standby::watch(lab, &kubernetes, &others, VICTIM)?;
         let watch = kafka.watch(VICTIM);
         watch.wait("to be in sync", PATIENCE, Standing::is_complete)?;

@@ -106,7 +106,9 @@ impl Check<'_> {
                     let reason = "says how the broker would come to this host, and with driver = \"rescheduling\" it does not";
                     self.doc.problem(&key, reason, "take it out: the pod brings its own along");
                 }
-                false if wanted => self.doc.problem(&key, "is missing", "say where its log dirs are, and how they come here"),
+                false if wanted => {
+                    self.doc.problem(&key, "is missing", "say where its log dirs are, and how they come here")
+                }
                 _ => {}
             }
         }

@@ -92,7 +92,11 @@ impl Check<'_> {
             let (key, section) = (format!("node[{i}].name"), format!("node[{i}].fence"));
             let (ladder, drivers) = self.ladder(&section);
             if self.doc.len(&section) == 0 {
-                self.doc.problem(&format!("node[{i}]"), "has no fence", "add a [[node.fence]] that ends its power");
+                self.doc.problem(
+                    &format!("node[{i}]"),
+                    "has no fence",
+                    "add a [[node.fence]] that ends its power",
+                );
             }
             for (n, _) in ladder.iter().enumerate().filter(|(_, fence)| fence.leaves_running()) {
                 let reason = "leaves the node running, and with it other pods of its brokers' names";
@@ -140,7 +144,8 @@ impl Check<'_> {
             let reason = format!(
                 "{home} is no pod that is fenced with its node, and driver = \"rescheduling\" has pods made anew on other ones"
             );
-            let remedy = format!("add [[host]] name = \"{home}\" with a `pod` and no `node` in [host.kubernetes]");
+            let remedy =
+                format!("add [[host]] name = \"{home}\" with a `pod` and no `node` in [host.kubernetes]");
             self.doc.problem(&format!("{section}.home"), reason, remedy);
         }
     }

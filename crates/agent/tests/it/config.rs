@@ -223,7 +223,9 @@ fn pods_of_another_controller_are_fenced_with_their_nodes() {
     let path = root().join("deploy/examples/rescheduling.toml");
     let config = Config::load(&path).unwrap();
     let host = "kafka-1-0".into();
-    assert!(config.topology.reschedules && config.topology.roams(&host) && config.topology.is_fenceable(&host));
+    assert!(
+        config.topology.reschedules && config.topology.roams(&host) && config.topology.is_fenceable(&host)
+    );
     assert_eq!(config.topology.machines["node-b"], ["ec2_stop"]);
     assert!(config.brokers.values().all(|broker| broker.storage.is_none()));
 
@@ -231,29 +233,43 @@ fn pods_of_another_controller_are_fenced_with_their_nodes() {
     let refused = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         let error = Config::parse(&path, &text.replace(from, to)).unwrap_err();
-        error.problems.iter().map(|problem| format!("{}: {}", problem.key, problem.reason)).collect::<Vec<_>>()
+        error
+            .problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.key, problem.reason))
+            .collect::<Vec<_>>()
     };
     let named = "pod = \"kafka-1-0\"\nnamespace";
     let fixed = format!("node = \"node-a\"\n{named}");
     let storage = "home = \"kafka-1-0\"\nlog_dirs = [\"/mnt/b1\"]";
     let runs_on = "driver = \"exec\"\nleaves_running = true\ncommand = [\"/bin/cut\"]";
-    let first = "driver = \"ec2_stop\"\ninstance = { id = \"i-0123456789abcdef0\" }";
-    let nobody = "namespace = \"kafka\"\n[[host.fence]]\ndriver = \"ec2_stop\"\ninstance = { id = \"i-1\" }";
+    let first = "driver = \"ec2_stop\"\ninstance = { tag = \"Name=node-a\", id = \"i-0123456789abcdef0\" }";
+    let nobody =
+        "namespace = \"kafka\"\n[[host.fence]]\ndriver = \"ec2_stop\"\ninstance = { tag = \"Name=a\" }";
     // What is written instead, the first key that is wrong, and a word of why.
     for (from, to, key, why) in [
         (named, fixed.as_str(), "host[0].kubernetes", "proves nothing"),
         (named, "namespace", "host[0].kubernetes", "neither the `node`"),
         ("namespace = \"kafka\"", nobody, "host[0].kubernetes", "acts on one machine"),
         (first, runs_on, "node[0].fence[0]", "leaves the node running"),
-        ("abcdef1\"", "abcdef0\"", "node[1].fence[0]", "is the device of node[0].fence[0]"),
+        ("Name=node-b", "Name=node-a", "node[1].fence[0]", "is the device of node[0].fence[0]"),
         ("name = \"node-b\"", "name = \"node-a\"", "node[1].name", "has a section already"),
         ("home = \"kafka-1-0\"", storage, "broker[0].log_dirs", "it does not"),
-        ("home = \"kafka-1-0\"", "home = \"kafka-2\"", "broker[0].home", "no pod that is fenced with its node"),
+        (
+            "home = \"kafka-1-0\"",
+            "home = \"kafka-2\"",
+            "broker[0].home",
+            "no pod that is fenced with its node",
+        ),
     ] {
         let problems = refused(from, to);
-        assert!(problems.iter().any(|one| one.starts_with(key) && one.contains(why)), "{key}, {why}: {problems:?}");
+        assert!(
+            problems.iter().any(|one| one.starts_with(key) && one.contains(why)),
+            "{key}, {why}: {problems:?}"
+        );
     }
-    let without = text.split_once("# Every node").unwrap().0.to_owned() + text.split_once("# The pod is").unwrap().1;
+    let without =
+        text.split_once("# Every node").unwrap().0.to_owned() + text.split_once("# The pod is").unwrap().1;
     let error = Config::parse(&path, &without).unwrap_err().to_string();
     assert!(error.contains("no node can be fenced"), "{error}");
     // On a host of its own, a broker brings nothing along.

@@ -274,7 +274,9 @@ impl Case<'_> {
     /// A possible writer that nothing could be proven of.
     pub(super) fn unfenceable(&self) -> Option<HoldReason> {
         let mut writers = self.standing?.writers.iter().filter(|host| **host != self.topology.here);
-        writers.find(|host| !self.topology.is_fenceable(host)).map(|host| HoldReason::NoFence { host: host.clone() })
+        writers
+            .find(|host| !self.topology.is_fenceable(host))
+            .map(|host| HoldReason::NoFence { host: host.clone() })
     }
 
     /// A possible writer that is not where its fences act, or that nobody has seen there lately. The machine

@@ -26,8 +26,7 @@ use crate::departure::SeenBy;
 use crate::experience;
 use crate::model::{
     BrokerId, Cause, Epoch, EpochState, HostName, LedgerStanding, Machine, Orders, Outcome, Place,
-    ProbeOutcome, Succession,
-    Topology, VolumeUse, human,
+    ProbeOutcome, Succession, Topology, VolumeUse, human,
 };
 use crate::observe::{MachineSeen, Observation, ProbeSeen, Seen};
 use crate::policy::{Mode, Policy};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fakes::{BROKER, World};
 use recovery::decide::{Decision, HoldReason, decide, decide_manual, sentences};
 use recovery::model::{
-    BrokerId, Cause, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading, LedgerStanding,
-    Machine, MachineState, Moment, Now, Place, ProbeOutcome, Topology,
+    BrokerId, Cause, Epoch, EpochState, Evidence, Fact, HostName, LedgerReading, LedgerStanding, Machine,
+    MachineState, Moment, Now, Place, ProbeOutcome, Topology,
 };
 use recovery::observe::{Board, MachineSeen, Observation, ProbeSeen, Seen, observe};
 use recovery::plan::{Plan, PlanError, plan};
@@ -172,11 +172,17 @@ fn a_machine_that_is_off_says_nothing_against_the_controllers_ear() {
 
 /// A pod that has moved: its broker is dead by every witness, and its fence is that of another machine.
 fn astray() -> Place {
-    Place::Astray { says: "pod kafka-1-0 is on node-b, and the fences of kafka-1 act on node-a".to_owned(), on: None }
+    Place::Astray {
+        says: "pod kafka-1-0 is on node-b, and the fences of kafka-1 act on node-a".to_owned(),
+        on: None,
+    }
 }
 
 fn there() -> Place {
-    Place::AtItsFence { says: "pod kafka-1-0 is on node-a, as the fences of kafka-1 are".to_owned(), on: None }
+    Place::AtItsFence {
+        says: "pod kafka-1-0 is on node-a, as the fences of kafka-1 are".to_owned(),
+        on: None,
+    }
 }
 
 /// A broker that is to be taken over, as far as everything but the place of `writers` says.

@@ -22,8 +22,10 @@ async fn taken_over(entries: &[Entry]) -> World {
     let (host, ladder) = (HostName::from("standby-1"), vec!["ontap_export".to_owned()]);
     let mut claim: Claim = claim(BROKER.0, 1, "standby-2");
     claim.plan.from = host.clone();
-    let steps =
-        vec![Step::Fence { host: host.clone(), ladder: ladder.clone(), on: None }, Step::Prove { host, ladder }];
+    let steps = vec![
+        Step::Fence { host: host.clone(), ladder: ladder.clone(), on: None },
+        Step::Prove { host, ladder },
+    ];
     claim.plan.stages.insert(0, Stage { phase: Phase::Fence, steps });
     world.claim(&claim).await.expect("the ledger is up");
     world.append(BROKER, Epoch(1), claim.at, &claim.by, entries).await.expect("the ledger is up");

@@ -62,13 +62,14 @@ pub(super) fn chosen(config: &Config, options: &Verify) -> Result<Vec<Place>, Us
         }),
         _ => None,
     });
-    let grants = config.brokers.values().filter_map(|broker| broker.storage.as_ref()?.grant()).map(|grant| Named {
-        role: Role::Grant,
-        ontap: &grant.ontap,
-        svm: &grant.svm,
-        volumes: &grant.volumes,
-        addresses: &grant.addresses,
-    });
+    let grants =
+        config.brokers.values().filter_map(|broker| broker.storage.as_ref()?.grant()).map(|grant| Named {
+            role: Role::Grant,
+            ontap: &grant.ontap,
+            svm: &grant.svm,
+            volumes: &grant.volumes,
+            addresses: &grant.addresses,
+        });
     places(fences.chain(grants), options)
 }
 
