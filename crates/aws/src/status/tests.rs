@@ -27,7 +27,7 @@ fn config(ec2: Ec2Config) -> Ec2StatusConfig {
         private_address: None,
     };
     let hosts = ["kafka-1", "standby-1"].map(|name| (name.to_owned(), instance(name)));
-    Ec2StatusConfig { hosts: hosts.into(), period: Duration::from_secs(60), ec2 }
+    Ec2StatusConfig { hosts: hosts.into(), period: default_period(), ec2 }
 }
 
 fn signal(more: Value) -> Option<(World, Status)> {
@@ -101,6 +101,8 @@ async fn a_look_is_one_call_once_the_instances_are_known() {
     for _ in 0..3 {
         look(&signal).await;
     }
+    assert_eq!(signal.period(), Duration::from_secs(300));
+    assert_eq!(signal.period_on_suspicion(), Some(Duration::from_secs(5)));
     assert_eq!(world.calls("DescribeInstances").len(), 2, "one a host");
     assert_eq!(world.calls("DescribeInstanceStatus").len(), 3);
 }
@@ -111,6 +113,7 @@ async fn where_it_cannot_see_it_says_so() {
     let (state, blind) = look(&blinded).await;
     assert_eq!(state, None);
     assert!(blind.unwrap().contains("do not allow ec2:DescribeInstanceStatus"));
+    assert_eq!(blinded.period(), AFTER_BLINDNESS);
 
     let other = of_kafka_1(json!({"tags": {"Name": "kafka-9"}, "state": "stopped"}));
     let Some((_world, mistaken)) = signal(other) else { return };

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Result;
 use e2e::Lab;
 use e2e::ec2::Ec2;
-use e2e::kafka::Jvm;
 use e2e::scenario::{Scenario, Setup};
 use serde::Serialize;
 use serde_json::Value;
@@ -67,7 +66,7 @@ struct Figures {
 pub(crate) fn run(lab: &Lab, options: &Options) -> Result<()> {
     let conditions = Conditions::read()?;
     let setup = match options.hosts {
-        Hosts::Ec2 => ec2::setup(RATE, Jvm::quick("512m")),
+        Hosts::Ec2 => ec2::setup(RATE),
         Hosts::Rack => Setup { rate: RATE, ..Setup::default() },
     };
     let scenario = Scenario::begin(lab, &setup)?;
