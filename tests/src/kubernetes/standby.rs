@@ -59,7 +59,9 @@ pub fn watch(lab: &Lab, kubernetes: &Kubernetes, nodes: &[String], broker: i32) 
     for (number, node) in nodes.iter().enumerate() {
         let name = format!("watch-{number}");
         let config = rescheduling(lab, kubernetes, &name, broker)?;
-        kubernetes.apply(&[config_map(&name, &config), watcher(&name, node)?])?;
+        kubernetes.apply(&[config_map(&name, &config), watcher(&name, node, number == 0)?])?;
+        // The first one makes the ledger.
+        kubernetes.wait_pod(&name, super::UP)?;
         names.push(name);
     }
     Ok(names)
@@ -219,7 +221,7 @@ listener = "{listener}"
 }
 
 /// A pod with an agent alone.
-fn watcher(name: &str, node: &str) -> Result<Value> {
+fn watcher(name: &str, node: &str, makes_ledger: bool) -> Result<Value> {
     let fence = fence_lab()?;
     let fence = fence.parent().context("a program in no directory")?;
     let ours = |container: &str, command: &[&str]| {
@@ -232,12 +234,14 @@ fn watcher(name: &str, node: &str) -> Result<Value> {
             ],
         })
     };
+    let init: Vec<Value> =
+        makes_ledger.then(|| ours("ledger", &["/understudy", "ledger", "init"])).into_iter().collect();
     Ok(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": {
             "serviceAccountName": ACCOUNT, "enableServiceLinks": false,
             "nodeSelector": { "kubernetes.io/hostname": node },
-            "initContainers": [ours("ledger", &["/understudy", "ledger", "init"])],
+            "initContainers": init,
             "containers": [ours("understudy", &["/understudy", "run"])],
             "volumes": [
                 { "name": "state", "emptyDir": {} },

@@ -107,7 +107,11 @@ impl Check<'_> {
                     self.doc.problem(&key, reason, "take it out: the pod brings its own along");
                 }
                 false if wanted => {
-                    self.doc.problem(&key, "is missing", "say where its log dirs are, and how they come here")
+                    self.doc.problem(
+                        &key,
+                        "is missing",
+                        "say where its log dirs are, and how they come here",
+                    );
                 }
                 _ => {}
             }

@@ -33,18 +33,12 @@ const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let mut check = Check::of(text)?;
     let mode: Option<Mode> = check.doc.read("mode");
-    let agent = check.agent();
-    let cluster = check.cluster();
-    let standby = check.standby();
-    let policy = check.policy(mode);
+    let (agent, cluster) = (check.agent(), check.cluster());
+    let (standby, policy) = (check.standby(), check.policy(mode));
     let ledger = check.ledger();
-    let (ladders, names) = check.hosts();
-    let (nodes, machines) = check.nodes();
-    check.fences_are_apart();
-    let taints = check.taints(&nodes);
+    let Fenced { ladders, names, nodes, machines, taints } = check.fenced();
     let brokers = check.brokers();
-    let wandering = fences::wandering(&taints);
-    check.homes_can_be_fenced(&brokers.homes, &names, &wandering, mode);
+    check.homes_can_be_fenced(&brokers.homes, &names, &taints, mode);
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers, &taints);
@@ -75,7 +69,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         machines,
         unlocked: fences::unlocked(&ladders),
         outlive: fences::outlive(&ladders),
-        wandering,
+        wandering: fences::wandering(&taints),
         reschedules: broker_host.reschedules(),
         controllers_known: !cluster.controllers.is_empty(),
         zookeeper: cluster.zookeeper.is_some(),
@@ -118,6 +112,15 @@ pub(super) struct Agent {
     pub(super) tls: Option<TlsConfig>,
     pub(super) socket: PathBuf,
     pub(super) check_every: Duration,
+}
+
+/// The fences of hosts and of nodes, with the names of their drivers, and which hosts are in Kubernetes.
+struct Fenced {
+    ladders: BTreeMap<HostName, Vec<FenceConfig>>,
+    names: BTreeMap<HostName, Vec<String>>,
+    nodes: BTreeMap<String, Vec<FenceConfig>>,
+    machines: BTreeMap<String, Vec<String>>,
+    taints: BTreeMap<HostName, KubernetesTaintConfig>,
 }
 
 pub(super) struct Check<'t> {
@@ -327,6 +330,15 @@ impl Check<'_> {
                 );
             }
         }
+    }
+
+    /// The hosts and nodes that can be fenced.
+    fn fenced(&mut self) -> Fenced {
+        let (ladders, names) = self.hosts();
+        let (nodes, machines) = self.nodes();
+        self.fences_are_apart();
+        let taints = self.taints(&nodes);
+        Fenced { ladders, names, nodes, machines, taints }
     }
 
     fn hosts(&mut self) -> (BTreeMap<HostName, Vec<FenceConfig>>, BTreeMap<HostName, Vec<String>>) {

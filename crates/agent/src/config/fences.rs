@@ -264,11 +264,12 @@ impl Check<'_> {
         &mut self,
         homes: &[(String, HostName)],
         fences: &BTreeMap<HostName, Vec<String>>,
-        wandering: &BTreeSet<HostName>,
+        taints: &BTreeMap<HostName, KubernetesTaintConfig>,
         mode: Option<Mode>,
     ) {
         // Of a pod that has no fence of its own, its node is fenced.
-        for (section, home) in homes.iter().filter(|(_, home)| !wandering.contains(home)) {
+        let is_pod = |home: &HostName| taints.get(home).is_some_and(|taint| taint.pod.is_some());
+        for (section, home) in homes.iter().filter(|(_, home)| !is_pod(home)) {
             if fences.get(home).is_some_and(|ladder| !ladder.is_empty()) {
                 continue;
             }

@@ -244,6 +244,8 @@ fn pods_of_another_controller_are_fenced_with_their_nodes() {
     let storage = "home = \"kafka-1-0\"\nlog_dirs = [\"/mnt/b1\"]";
     let runs_on = "driver = \"exec\"\nleaves_running = true\ncommand = [\"/bin/cut\"]";
     let first = "driver = \"ec2_stop\"\ninstance = { tag = \"Name=node-a\", id = \"i-0123456789abcdef0\" }";
+    let second = "tag = \"Name=node-b\", id = \"i-0123456789abcdef1\"";
+    let one = "tag = \"Name=node-a\", id = \"i-0123456789abcdef0\"";
     let nobody =
         "namespace = \"kafka\"\n[[host.fence]]\ndriver = \"ec2_stop\"\ninstance = { tag = \"Name=a\" }";
     // What is written instead, the first key that is wrong, and a word of why.
@@ -252,7 +254,7 @@ fn pods_of_another_controller_are_fenced_with_their_nodes() {
         (named, "namespace", "host[0].kubernetes", "neither the `node`"),
         ("namespace = \"kafka\"", nobody, "host[0].kubernetes", "acts on one machine"),
         (first, runs_on, "node[0].fence[0]", "leaves the node running"),
-        ("Name=node-b", "Name=node-a", "node[1].fence[0]", "is the device of node[0].fence[0]"),
+        (second, one, "node[1].fence[0]", "is the device of node[0].fence[0]"),
         ("name = \"node-b\"", "name = \"node-a\"", "node[1].name", "has a section already"),
         ("home = \"kafka-1-0\"", storage, "broker[0].log_dirs", "it does not"),
         (
@@ -268,8 +270,9 @@ fn pods_of_another_controller_are_fenced_with_their_nodes() {
             "{key}, {why}: {problems:?}"
         );
     }
-    let without =
-        text.split_once("# Every node").unwrap().0.to_owned() + text.split_once("# The pod is").unwrap().1;
+    let (before, after) =
+        (text.split_once("# Every node").unwrap().0, text.split_once("# The pod is").unwrap().1);
+    let without = format!("{before}#{after}");
     let error = Config::parse(&path, &without).unwrap_err().to_string();
     assert!(error.contains("no node can be fenced"), "{error}");
     // On a host of its own, a broker brings nothing along.
