@@ -144,7 +144,8 @@ fn guard_reads(config: &Config) -> GuardReads {
             Ok(_) => return None,
         };
         Some(format!(
-            "reads {shown}, where {differs} is not what it is in {own}: it would ask another ledger, or take another right, than this              agent. Name {own} with --config, or make the two agree"
+            "reads {shown}, where {differs} is not what it is in {own}: it would ask another ledger, or take another right, than this \
+             agent. Name {own} with --config, or make the two agree"
         ))
     })
 }

@@ -140,7 +140,8 @@ pub enum PlanError {
     },
     /// A possible writer is fenced with its machine, and nobody has seen which that is.
     #[error(
-        "{0} is fenced with the machine that it is on, and this agent has not seen which that is: wait until it has, or          give {0} a [[host.fence]] of its own"
+        "{0} is fenced with the machine that it is on, and this agent has not seen which that is: wait until it has, or \
+         fence that machine yourself"
     )]
     Unplaced(HostName),
     /// A switchover of a broker whose host another controller makes.
