@@ -33,7 +33,7 @@ impl Following {
         let machine = self.whereabouts.machine().await.map_err(refused)?;
         let node = self.nodes.get(&machine.name);
         let unknown = || refused(format!("it is on {}, which no [[node]] is", machine.name));
-        node.map(|node| node.of(&machine)).ok_or_else(unknown)
+        node.map(|node| node.of(&machine, false)).ok_or_else(unknown)
     }
 }
 
@@ -51,9 +51,9 @@ impl Fence for Following {
         Err(Self::unplanned("prove anything of", host))
     }
 
-    fn on(&self, machine: &Machine) -> Option<Arc<dyn Fence>> {
+    fn on(&self, machine: &Machine, moves: bool) -> Option<Arc<dyn Fence>> {
         let node = self.nodes.get(&machine.name)?;
-        Some(Arc::new(node.of(machine)))
+        Some(Arc::new(node.of(machine, moves)))
     }
 
     /// Of the node that the pod is on. One that it has left is lifted by whoever has repaired it: taking its taint off is
@@ -100,7 +100,7 @@ mod tests {
     use fakes::kubernetes::{ADMIN, ControlPlane};
 
     use super::*;
-    use crate::bed::{make_node, make_pod, uid};
+    use crate::bed::{delete_pod, make_node, make_pod, uid};
     use crate::taint::KubernetesTaintConfig;
 
     /// What fences were asked, by node.
@@ -165,13 +165,13 @@ mod tests {
             assert!(refused.unwrap_err().to_string().contains("kafka-1"));
         }
         let machine = |node: &str| Machine { name: node.to_owned(), guest: uid(&plane) };
-        assert!(fences.on(&machine("node-c")).is_none());
+        assert!(fences.on(&machine("node-c"), false).is_none());
         // The pod is not there, so that it would prove nothing of it.
-        let astray = fences.on(&machine("node-a")).unwrap();
+        let astray = fences.on(&machine("node-a"), true).unwrap();
         assert!(matches!(astray.fence(&host, epoch).await, Err(StepError::Refused { .. })));
         assert!(device.0.lock().unwrap().is_empty(), "{:?}", device.0);
 
-        let there = fences.on(&machine("node-b")).unwrap();
+        let there = fences.on(&machine("node-b"), false).unwrap();
         let fenced = there.fence(&host, epoch).await.unwrap();
         assert!(
             fenced.text.contains("fence: node-b") && fenced.text.contains("is tainted"),
@@ -181,6 +181,7 @@ mod tests {
         let proof = there.prove(&host, epoch).await.unwrap();
         assert!(proof.host == host && proof.note.text.contains("pod kafka-1-0 is on node-b"), "{proof:?}");
         assert_eq!(*device.0.lock().unwrap(), ["fence node-b", "prove node-b"]);
+        made_anew(&plane, &fences, &machine("node-b")).await;
         let checks = fences.checks(&host).await;
         let named: Vec<&str> = checks.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(named, ["node-a: device", "node-a: kubernetes", "node-b: device", "node-b: kubernetes"]);
@@ -191,5 +192,21 @@ mod tests {
         assert_eq!(device.0.lock().unwrap().last().unwrap(), "disbelieve device, for it answers, on ");
         let lifted = fences.lift(&host).await.unwrap();
         assert!(lifted.text.contains("node node-b lost its taint"), "{}", lifted.text);
+    }
+
+    /// Another pod of the name says nothing against a proof of the node, if a controller was to make it; whoever starts
+    /// a broker elsewhere must not have the proof.
+    async fn made_anew(plane: &ControlPlane, fences: &Following, on: &Machine) {
+        let (host, epoch) = (HostName::from("kafka-1"), Epoch(7));
+        delete_pod(plane);
+        make_pod(plane, Some("node-b"));
+        assert_ne!(uid(plane), on.guest);
+        let starts = fences.on(on, false).unwrap().prove(&host, epoch).await.unwrap_err();
+        assert!(starts.to_string().contains("was made anew since this was decided"), "{starts}");
+        let moves = fences.on(on, true).unwrap();
+        let proof = moves.prove(&host, epoch).await.unwrap();
+        assert_eq!(proof.note.text, "prove: node-b");
+        // Nothing is fenced for it that was not.
+        assert!(matches!(moves.fence(&host, epoch).await, Err(StepError::Refused { .. })));
     }
 }

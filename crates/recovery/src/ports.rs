@@ -133,8 +133,10 @@ pub trait Fence: Send + Sync {
     /// lived, as `why` tells.
     fn disbelieve(&self, _rung: &str, _why: &str) {}
     /// The fence of the machine that the host was on when a takeover was planned, where that is what fences the host.
-    /// `None`: it has fences of its own, or no such machine is known here.
-    fn on(&self, _machine: &Machine) -> Option<Arc<dyn Fence>> {
+    /// `moves`: the plan has the host made anew on another machine, and starts nothing else, so that what is proven of
+    /// this one holds though the host is on another by then. `None`: it has fences of its own, or no such machine is
+    /// known here.
+    fn on(&self, _machine: &Machine, _moves: bool) -> Option<Arc<dyn Fence>> {
         None
     }
     /// Whether the host has power, as this fence reads it now. `None`: it cannot tell, or is no power fence.

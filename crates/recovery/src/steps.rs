@@ -130,7 +130,7 @@ impl<'a> Context<'a> {
             ))
         })?;
         let Some(machine) = self.plan.machine_of(host) else { return Ok(fence) };
-        fence.on(machine).ok_or_else(|| {
+        fence.on(machine, self.plan.reschedules()).ok_or_else(|| {
             let name = &machine.name;
             refused(format!("it was on {name}, and there is no [[node]] name = \"{name}\" with a fence"))
         })

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::kafka::{BROKERS, LOG_DIRS, address, common_properties, container, pod_of, service_of};
@@ -111,6 +111,24 @@ fn install(lab: &Lab, kubernetes: &Kubernetes) -> Result<()> {
 pub fn journals(kubernetes: &Kubernetes) -> Result<Vec<Value>> {
     let list = kubernetes.get(LEDGER)?;
     list["items"].as_array().cloned().context("no list")
+}
+
+/// What the ledger has of the takeover of `broker`: its records, of one takeover at most.
+///
+/// # Errors
+/// When the API does not answer, or there is more than one takeover.
+pub fn records(kubernetes: &Kubernetes, broker: i32) -> Result<Vec<Value>> {
+    let broker = broker.to_string();
+    let all = journals(kubernetes)?;
+    let is_its = |one: &&Value| one["metadata"]["labels"]["understudy.dev/broker"] == broker;
+    let its: Vec<&Value> = all.iter().filter(is_its).collect();
+    ensure!(its.len() <= 1, "{} takeovers", its.len());
+    let mut records = Vec::new();
+    for line in its.iter().flat_map(|one| one["spec"]["log"].as_str()).flat_map(str::lines) {
+        let (_, batch) = line.split_once(' ').context("a line without a mark")?;
+        records.extend(serde_json::from_str::<Vec<Value>>(batch)?);
+    }
+    Ok(records)
 }
 
 fn config(lab: &Lab, template: &str, broker: i32, node: &str) -> Result<String> {

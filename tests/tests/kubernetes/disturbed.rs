@@ -15,7 +15,7 @@ const AWAY: Duration = Duration::from_secs(60);
 const A_WHILE: Duration = Duration::from_secs(20);
 
 /// An entry of a journal, and of which step it is.
-type Stage = (&'static str, Option<&'static str>);
+pub(crate) type Stage = (&'static str, Option<&'static str>);
 /// After each of these the agent is killed. Its kubelet waits 10 s before the second start, then 20 s.
 const STAGES: [Stage; 4] = [
     ("claimed", None),
@@ -110,7 +110,7 @@ fn a_sidecar_without_its_rights_starts_nothing() {
 }
 
 /// Whether the journal has that entry, of the step that is named.
-fn is_reached(records: &[Value], (entry, step): Stage) -> bool {
+pub(crate) fn is_reached(records: &[Value], (entry, step): Stage) -> bool {
     let stages = records.first().and_then(|first| first["entry"]["claim"]["plan"]["stages"].as_array());
     let steps = stages.into_iter().flatten().filter_map(|stage| stage["steps"].as_array()).flatten();
     let index = step.and_then(|step| steps.into_iter().position(|one| one["step"] == step));

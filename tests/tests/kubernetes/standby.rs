@@ -122,17 +122,7 @@ impl<'lab> Bed<'lab> {
 
     /// What the ledger has of the broker's takeover, which is one at most.
     pub(crate) fn records(&self) -> Result<Vec<Value>> {
-        let victim = VICTIM.to_string();
-        let all = standby::journals(&self.kubernetes)?;
-        let is_its = |one: &&Value| one["metadata"]["labels"]["understudy.dev/broker"] == victim;
-        let its: Vec<&Value> = all.iter().filter(is_its).collect();
-        ensure!(its.len() <= 1, "{} takeovers", its.len());
-        let mut records = Vec::new();
-        for line in its.iter().flat_map(|one| one["spec"]["log"].as_str()).flat_map(str::lines) {
-            let (_, batch) = line.split_once(' ').context("a line without a mark")?;
-            records.extend(serde_json::from_str::<Vec<Value>>(batch)?);
-        }
-        Ok(records)
+        standby::records(&self.kubernetes, VICTIM)
     }
 
     /// Ends the load, and judges it.
