@@ -8,6 +8,7 @@ pub mod kafka_login;
 pub mod kubernetes;
 pub mod ledger;
 pub mod ontap;
+pub mod provider;
 pub mod stores;
 pub mod tls;
 mod world;

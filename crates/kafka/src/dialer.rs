@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
+use secrecy::SecretString;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::security::{Credentials, Material, Protocol, SecurityConfig, of_handshake, of_login};
+use crate::security::{Credentials, Login, Material, Protocol, SecurityConfig, of_handshake, of_login};
 use crate::wire::{Connection, Stream, WireError};
 use recovery::model::Endpoint;
 
@@ -49,20 +50,26 @@ impl Dialer {
         Self(secured.then(|| Arc::new(Credentials::new(config.clone(), section))))
     }
 
-    /// Connects, learns which versions the other side offers and logs in, all within `limit`.
+    /// Connects, learns which versions the other side offers and logs in, all within `limit`. A first token may take
+    /// longer, before anybody is connected to.
     ///
     /// # Errors
     /// See [`WireError`].
     pub async fn open(&self, at: &Endpoint, limit: Duration) -> Result<Connection, WireError> {
+        let material = self.material(at, Instant::now() + limit).await?;
+        let login = material.as_ref().and_then(|material| material.login.as_ref());
+        let login = match login {
+            Some(login) => Some((login, self.shown(login, at, limit).await?)),
+            None => None,
+        };
         let until = Instant::now() + limit;
         let addresses = self.resolve(at, until).await?;
-        let material = self.material(at, until).await?;
         let mut connection = self.connect_with(material.as_deref(), at, &addresses, until).await?;
         if let Err(error) = connection.negotiate(until).await {
             return Err(self.explained(error, at, &addresses, until).await);
         }
-        if let Some(login) = material.as_ref().and_then(|material| material.login.as_ref()) {
-            connection.log_in(login, until).await?;
+        if let Some((login, shown)) = login {
+            connection.log_in(login, &shown, until).await?;
         }
         Ok(connection)
     }
@@ -99,6 +106,10 @@ impl Dialer {
         let Some(credentials) = &self.0 else { return Ok(None) };
         let current = credentials.current(until).await;
         current.map(Some).map_err(|source| WireError::Local { at: at.clone(), source })
+    }
+
+    async fn shown(&self, login: &Login, at: &Endpoint, limit: Duration) -> Result<SecretString, WireError> {
+        login.shown(limit).await.map_err(|source| WireError::Local { at: at.clone(), source })
     }
 
     async fn connect_with(

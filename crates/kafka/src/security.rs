@@ -4,8 +4,10 @@ mod credentials;
 pub mod given;
 pub mod of_broker;
 mod pem;
+mod sasl;
 mod scram;
 mod store;
+mod tokens;
 mod told;
 
 use std::fmt;
@@ -16,11 +18,11 @@ use serde::Deserialize;
 
 pub(crate) use self::credentials::{Credentials, Login, Material};
 pub use self::pem::Pem;
+pub use self::sasl::{Mechanism, SaslConfig, TokenEndpointConfig};
 pub(crate) use self::scram::{Hash, Scram};
 pub(crate) use self::store::read_jks_entries;
 pub(crate) use self::told::{of_handshake, of_login, tls_error, where_tls_answers};
 
-const PASSWORD_FILE: &str = "sasl.password_file";
 /// The keys of a store's files: itself, its password, the password of its key.
 type StoreKeys = [&'static str; 3];
 const TRUSTSTORE: StoreKeys = ["truststore.file", "truststore.password_file", "truststore.key_password_file"];
@@ -76,50 +78,6 @@ pub struct StoreConfig {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     pub key_password_file: Option<PathBuf>,
-}
-
-/// How the agent logs in.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SaslConfig {
-    /// One of those in `sasl.enabled.mechanisms` of the listener. With `PLAIN` the broker is told the password:
-    /// use it within TLS only. `DIGEST-MD5` is ZooKeeper's, and of no listener of Kafka's.
-    pub mechanism: Mechanism,
-    /// Who the agent is to Kafka: the principal is `User:` and this name.
-    pub user: String,
-    /// The file with the password. A line break at its end does not count.
-    #[schemars(with = "String")]
-    pub password_file: PathBuf,
-}
-
-/// How a password is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
-pub enum Mechanism {
-    /// As it is.
-    #[serde(rename = "PLAIN")]
-    Plain,
-    /// By a proof.
-    #[serde(rename = "SCRAM-SHA-256")]
-    ScramSha256,
-    /// By a proof.
-    #[serde(rename = "SCRAM-SHA-512")]
-    ScramSha512,
-    /// By a proof, at a ZooKeeper.
-    #[serde(rename = "DIGEST-MD5")]
-    DigestMd5,
-}
-
-impl Mechanism {
-    /// Kafka's name for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "PLAIN",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::ScramSha512 => "SCRAM-SHA-512",
-            Self::DigestMd5 => "DIGEST-MD5",
-        }
-    }
 }
 
 /// What a listener speaks.
@@ -211,11 +169,8 @@ impl SecurityConfig {
         for (key, path) in self.files() {
             if !path.is_absolute() {
                 // Somebody may have written the password itself.
-                let shown = if key.ends_with("password_file") {
-                    String::new()
-                } else {
-                    format!("`{}` ", path.display())
-                };
+                let shown =
+                    if key.ends_with("_file") { String::new() } else { format!("`{}` ", path.display()) };
                 wrong(key, &format!("{shown}is not absolute; write the whole path"));
             }
         }
@@ -263,10 +218,8 @@ impl SecurityConfig {
             Some(sasl) if !fits(sasl.mechanism) => {
                 wrong("sasl.mechanism", &format!("{} {no_mechanism}", sasl.mechanism.name()));
             }
-            Some(sasl) if sasl.user.trim().is_empty() => {
-                wrong("sasl.user", "is empty; give the name that the broker knows");
-            }
-            _ => {}
+            Some(sasl) => sasl.problems().iter().for_each(|(key, why)| wrong(key, why)),
+            None => {}
         }
         problems
     }
@@ -284,10 +237,10 @@ impl SecurityConfig {
     fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let all = [("ca", &self.ca), ("certificate", &self.certificate), ("key", &self.key)];
         let pem = all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
-        let password = self.sasl.iter().map(|sasl| (PASSWORD_FILE, sasl.password_file.as_path()));
+        let login = self.sasl.iter().flat_map(SaslConfig::files);
         let trusts = self.truststore.iter().flat_map(|store| store.files(&TRUSTSTORE));
         let shows = self.keystore.iter().flat_map(|store| store.files(&KEYSTORE));
-        pem.chain(trusts).chain(shows).chain(password)
+        pem.chain(trusts).chain(shows).chain(login)
     }
 
     /// The file that says who is trusted, by its key.

@@ -105,7 +105,7 @@ impl ZooKeeper {
     /// By DIGEST-MD5. The server's own proof is asked for, too.
     async fn log_in(&mut self, login: &Login) -> Result<(), WireError> {
         let challenge = self.token(login, &[]).await?;
-        let (user, password) = (&login.config.user, login.password.expose_secret());
+        let (user, password) = (login.config.user(), login.secret.expose_secret());
         let proof = digest_md5::prove(&challenge, user, password, &nonce(&self.at)?);
         let proof = proof.map_err(|why| self.refused(&why))?;
         let answer = self.token(login, proof.message.as_bytes()).await?;
@@ -116,13 +116,12 @@ impl ZooKeeper {
     async fn token(&mut self, login: &Login, message: &[u8]) -> Result<Bytes, WireError> {
         let mut request = BytesMut::new();
         put_bytes(&mut request, message);
-        let (section, user) = (&login.section, &login.config.user);
+        let (user, (file, key)) = (login.config.user(), login.secret_file());
         match self.call(Op::Sasl, "sasl", &request).await {
             Ok(Ok(mut said)) => get_bytes(&mut said).ok_or_else(|| self.nonsense("a login is cut short")),
             Ok(Err(AUTH_FAILED | MUST_LOG_IN)) => Err(self.refused(&format!(
-                "the password of user {user} is refused: put it into {} ({section}.sasl.password_file), as \
-                 user_{user} has it in the section `Server` of ZooKeeper's JAAS file",
-                login.config.password_file.display()
+                "the password of user {user} is refused: put it into {file} ({key}), as user_{user} has it in the \
+                 section `Server` of ZooKeeper's JAAS file"
             ))),
             Ok(Err(code)) => Err(self.no("sasl", &format!("as {user}"), code)),
             Err(error) => Err(error),

@@ -1,5 +1,5 @@
-//! A Python with the parts of the strict EC2 that tests of `understudy-aws` run against, made once:
-//! `<cache>/ec2-<hash of its requirements>`.
+//! A Python with the parts of the strict EC2 that tests of `understudy-aws` run against, and of the identity provider of
+//! stories with tokens, made once: `<cache>/ec2-<hash of its requirements>`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::{cache, conformance, shell};
 const REQUIREMENTS: &str = include_str!("../../aws/bed/requirements.txt");
 /// What the simulator imports, so that an environment that can is one that serves.
 const IMPORTS: &str =
-    "import moto.ec2.responses, moto.fsx.responses, moto.moto_server.werkzeug_app, werkzeug.serving";
+    "import authlib, moto.ec2.responses, moto.fsx.responses, moto.moto_server.werkzeug_app, werkzeug.serving";
 /// By which tests find it.
 pub(crate) const VARIABLE: &str = "UNDERSTUDY_EC2_BED";
 
@@ -33,8 +33,9 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     }
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     eprintln!("installing the parts of an EC2 for tests into {} (once)", home.display());
-    install(&home).context("cannot install moto from PyPI: check the network, and pip's settings")?;
-    ensure!(serves(&home), "moto is installed in {} and cannot be imported", home.display());
+    install(&home)
+        .context("cannot install moto and Authlib from PyPI: check the network, and pip's settings")?;
+    ensure!(serves(&home), "moto and Authlib are installed in {} and cannot be imported", home.display());
     Ok(home)
 }
 

@@ -165,8 +165,12 @@ impl Cluster {
         let kafka = Kafka::home()?;
         let conf = lab.kept("conf")?;
         let log4j = log_settings(&conf)?;
-        let secured = Secured::prepare(spec.security, conf.join("security"))?;
+        let secured = Secured::prepare(spec.security, conf.join("security"), lab.artifacts())?;
         let (zookeeper, brokers_jvm) = zookeeper(lab, &kafka, &conf, spec)?;
+        let brokers_jvm = match &secured {
+            Some(secured) => secured.jvm(brokers_jvm),
+            None => brokers_jvm,
+        };
         if spec.zones {
             zones::open()?;
         }

@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -18,9 +19,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use toml::Table;
 
-use super::Kafka;
 use super::node::Node;
 use super::properties::{Properties, owned};
+use super::provider::Provider;
+use super::{Jvm, Kafka};
+use crate::lab::HUB;
 use crate::shell::run;
 
 /// The port of a secured broker's listener for other brokers.
@@ -37,6 +40,9 @@ const STORE_PASSWORD: &str = "w8Kd1-of-the-store";
 /// Brokers and controllers.
 const NODE: &str = "node";
 const SCRAM: &str = "SCRAM-SHA-512";
+const OAUTHBEARER: &str = "OAUTHBEARER";
+/// How long a token of the agent's is good for: some are given while a story lasts.
+const TOKEN_LASTS: Duration = Duration::from_secs(8);
 
 /// How a cluster is secured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub enum Security {
     SaslSsl,
     /// The same, and clients show a certificate besides.
     MutualSaslSsl,
+    /// The agent logs in with tokens of an identity provider, within TLS.
+    Tokens,
 }
 
 /// One of the two who sign: the cluster begins with the one, and the other is there to change to.
@@ -67,6 +75,8 @@ pub struct Secured {
     second: Authority,
     /// How the bed itself connects: as a node.
     own: Arc<rustls::ClientConfig>,
+    /// Gives the agent tokens.
+    provider: Option<Provider>,
 }
 
 pub(super) struct Authority {
@@ -101,7 +111,7 @@ impl Authority {
 
 impl Secured {
     /// Makes authorities, certificates and passwords in `dir`; `None` for a cluster in plaintext.
-    pub(super) fn prepare(security: Security, dir: PathBuf) -> Result<Option<Self>> {
+    pub(super) fn prepare(security: Security, dir: PathBuf, artifacts: &Path) -> Result<Option<Self>> {
         if security == Security::Plaintext {
             return Ok(None);
         }
@@ -109,7 +119,7 @@ impl Secured {
         let (first, second) = (Authority::new("first authority")?, Authority::new("second authority")?);
         let (certificate, key) = first.issue(NODE, &[])?;
         let own = Arc::new(tls(&[&first, &second], &certificate, &key)?);
-        let secured = Self { security, dir, first, second, own };
+        let mut secured = Self { security, dir, first, second, own, provider: None };
         secured.be_administrator(&certificate, &key)?;
         secured.put("trusted.pem", &format!("{}{}", secured.first.pem, secured.second.pem))?;
         let (certificate, key) = secured.second.issue(APP, &[])?;
@@ -120,7 +130,39 @@ impl Secured {
         secured.put("agent-ca.password", STORE_PASSWORD)?;
         secured.trust_by_agent(&[Signer::First])?;
         secured.password_of_agent(AGENT_PASSWORD)?;
+        if security == Security::Tokens {
+            secured.provide(artifacts)?;
+        }
         Ok(Some(secured))
+    }
+
+    fn provide(&mut self, artifacts: &Path) -> Result<()> {
+        let (certificate, key) = self.first.issue("provider", &[HUB.to_string()])?;
+        self.put("provider.pem", &certificate)?;
+        self.put("provider.key", &key)?;
+        self.provider = Some(Provider::start(&self.dir, artifacts, (AGENT, AGENT_PASSWORD), TOKEN_LASTS)?);
+        Ok(())
+    }
+
+    /// Who gives the agent its tokens.
+    ///
+    /// # Errors
+    /// When it has a password.
+    pub fn provider(&self) -> Result<&Provider> {
+        self.provider.as_ref().context("the agent has a password")
+    }
+
+    /// What brokers are started with: by itself Kafka asks no URL at all for keys.
+    pub(super) fn jvm(&self, jvm: Jvm) -> Jvm {
+        match self.provider {
+            Some(_) => jvm.with(&format!("-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={}", self.keys())),
+            None => jvm,
+        }
+    }
+
+    /// The keys of the provider.
+    fn keys(&self) -> String {
+        format!("file://{}", self.path("jwks.json"))
     }
 
     /// Gives a node the certificate that it shows, for its address.
@@ -221,6 +263,21 @@ impl Secured {
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;".to_owned(),
             ),
         ]);
+        if self.provider.is_some() {
+            let prefix = "listener.name.clients.oauthbearer.sasl";
+            let package = "org.apache.kafka.common.security.oauthbearer";
+            properties.extend([
+                ("sasl.enabled.mechanisms".to_owned(), format!("{SCRAM},{OAUTHBEARER}")),
+                (format!("{prefix}.jaas.config"), format!("{package}.OAuthBearerLoginModule required;")),
+                (
+                    format!("{prefix}.server.callback.handler.class"),
+                    format!("{package}.OAuthBearerValidatorCallbackHandler"),
+                ),
+                ("sasl.oauthbearer.jwks.endpoint.url".to_owned(), self.keys()),
+                ("sasl.oauthbearer.expected.audience".to_owned(), "kafka".to_owned()),
+                ("sasl.oauthbearer.expected.issuer".to_owned(), "https://provider.bed".to_owned()),
+            ]);
+        }
         if self.security == Security::MutualSaslSsl {
             properties.extend(owned([("listener.name.clients.ssl.client.auth", "required".to_owned())]));
         }
@@ -299,10 +356,26 @@ impl Secured {
     #[must_use]
     pub fn login_of_agent(&self) -> Table {
         let mut section = self.tls_of_agent("SASL_SSL", self.security == Security::MutualSaslSsl);
-        let file = self.path("agent.password");
-        let sasl = [("mechanism", SCRAM), ("user", AGENT), ("password_file", file.as_str())];
-        let sasl = sasl.into_iter().map(|(key, value)| (key.to_owned(), value.into()));
-        section.insert("sasl".to_owned(), Table::from_iter(sasl).into());
+        let (file, ca) = (self.path("agent.password"), self.path("agent-ca.pem"));
+        let table = |all: &[(&str, &str)]| -> Table {
+            all.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect()
+        };
+        let sasl = match &self.provider {
+            None => table(&[("mechanism", SCRAM), ("user", AGENT), ("password_file", &file)]),
+            Some(provider) => {
+                let endpoint = [
+                    ("url", provider.url()),
+                    ("client_id", AGENT),
+                    ("client_secret_file", &file),
+                    ("scope", "kafka"),
+                    ("ca", &ca),
+                ];
+                let mut sasl = table(&[("mechanism", OAUTHBEARER)]);
+                sasl.insert("token_endpoint".to_owned(), table(&endpoint).into());
+                sasl
+            }
+        };
+        section.insert("sasl".to_owned(), sasl.into());
         section
     }
 

@@ -111,6 +111,35 @@ fn password_rotates() {
 }
 
 #[test]
+fn tokens_of_a_provider() {
+    story("tokens_of_a_provider", |lab| {
+        let scenario = Scenario::begin(lab, &setup(Security::Tokens, &[]))?;
+        let provider = scenario.cluster.secured()?.provider()?;
+        scenario.start_agents()?;
+        scenario.cli(&["check"], 0)?;
+        scenario.flows(1000)?;
+        // Brokers end a connection with its token, and the agent has another one by then.
+        let given = provider.given();
+        eventually("three more tokens", PATIENCE, || {
+            sees(&scenario)?;
+            ensure!(provider.given() >= given + 3, "{} were given", provider.given());
+            Ok(())
+        })?;
+
+        // Without one it is blind, and acts on nothing.
+        provider.freeze()?;
+        says(&scenario, &["sasl.token_endpoint"])?;
+        scenario.ensure_untouched()?;
+        provider.thaw()?;
+        sees_again(&scenario)?;
+
+        scenario.flows(1000)?;
+        is_taken_over(&scenario)?;
+        scenario.verdict().map(drop)
+    });
+}
+
+#[test]
 fn missing_rights_are_told_as_the_commands_that_give_them() {
     story("missing_rights_are_told_as_the_commands_that_give_them", |lab| {
         let without = Setup { rights: false, ..setup(Security::SaslSsl, &[]) };
@@ -194,13 +223,15 @@ fn is_taken_over(scenario: &Scenario<'_>) -> Result<()> {
 
 /// Waits until every signal of the agent sees.
 fn sees_again(scenario: &Scenario<'_>) -> Result<()> {
-    eventually("every signal to see", PATIENCE, || {
-        let (_, metrics) = scenario.agent.get("/metrics")?;
-        let signals = metrics.lines().filter(|line| line.starts_with("understudy_signal_blind{"));
-        let blind: Vec<&str> = signals.clone().filter(|line| !line.ends_with(" 0")).collect();
-        ensure!(signals.count() > 0 && blind.is_empty(), "{blind:?}");
-        Ok(())
-    })
+    eventually("every signal to see", PATIENCE, || sees(scenario))
+}
+
+fn sees(scenario: &Scenario<'_>) -> Result<()> {
+    let (_, metrics) = scenario.agent.get("/metrics")?;
+    let signals = metrics.lines().filter(|line| line.starts_with("understudy_signal_blind{"));
+    let blind: Vec<&str> = signals.clone().filter(|line| !line.ends_with(" 0")).collect();
+    ensure!(signals.count() > 0 && blind.is_empty(), "{blind:?}");
+    Ok(())
 }
 
 /// Waits until the agent's signals say all of `words`.

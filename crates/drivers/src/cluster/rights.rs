@@ -131,10 +131,13 @@ impl KafkaRights {
 }
 
 /// The agent to Kafka. One that shows a certificate is what the listener's `ssl.principal.mapping.rules` make of
-/// that.
+/// that; one that shows a token is who that says, in the claim that the listener's `sasl.oauthbearer.sub.claim.name` names.
 fn principal(security: Option<&SecurityConfig>) -> String {
     match security {
-        Some(SecurityConfig { sasl: Some(sasl), .. }) => format!("User:{}", sasl.user),
+        Some(SecurityConfig { sasl: Some(sasl), .. }) => match sasl.user.as_ref() {
+            Some(user) => format!("User:{user}"),
+            None => "'User:SUB OF ITS TOKEN'".to_owned(),
+        },
         Some(SecurityConfig { certificate: Some(_), .. } | SecurityConfig { keystore: Some(_), .. }) => {
             "'User:NAME OF ITS CERTIFICATE'".to_owned()
         }

@@ -1,5 +1,6 @@
 mod login;
 mod stores;
+mod tokens;
 
 use std::fs;
 use std::path::PathBuf;

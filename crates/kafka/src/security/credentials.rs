@@ -12,16 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustls::client::WantsClientCert;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::given;
 use super::pem::{self, Pem};
+use super::sasl::{self, ENDPOINT_CA, PASSWORD_FILE, SaslConfig, TOKEN_FILE};
 use super::store::{self, Key, Store, whole};
-use super::{KEYSTORE, PASSWORD_FILE, SaslConfig, SecurityConfig, StoreKeys, TRUSTSTORE};
+use super::tokens::Endpoint;
+use super::{KEYSTORE, SecurityConfig, StoreKeys, TRUSTSTORE};
 
 /// The files are looked at this often at most, but after a refusal at once.
 const EVERY: Duration = Duration::from_secs(1);
@@ -75,11 +78,39 @@ pub(crate) struct Material {
 #[derive(Debug)]
 pub(crate) struct Login {
     pub(crate) config: SaslConfig,
-    pub(crate) password: SecretString,
+    /// The password, the token, or what an endpoint gives tokens for.
+    pub(crate) secret: SecretString,
+    endpoint: Option<Arc<Endpoint>>,
     /// Whether it happens within TLS.
     pub(crate) encrypted: bool,
     /// Where that stands, for messages.
     pub(crate) section: String,
+}
+
+impl Login {
+    /// What is shown: the password, or a token.
+    ///
+    /// # Errors
+    /// Why there is no token; it is nothing of the broker's.
+    pub(crate) async fn shown(&self, limit: Duration) -> io::Result<SecretString> {
+        match &self.endpoint {
+            Some(endpoint) => endpoint.token(limit).await.map_err(io::Error::other),
+            None => Ok(self.secret.clone()),
+        }
+    }
+
+    /// What was shown was not taken.
+    pub(crate) fn refused(&self) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.forget();
+        }
+    }
+
+    /// The file with its secret, and the key that names it.
+    pub(crate) fn secret_file(&self) -> (String, String) {
+        let (key, file) = self.config.secret_file().unwrap_or((PASSWORD_FILE, Path::new("")));
+        (file.display().to_string(), format!("{}.{key}", self.section))
+    }
 }
 
 /// The files as they are, by their keys.
@@ -191,16 +222,37 @@ fn look(
     }
     let place = |key: &str| place(config, section, key);
     let tls = if config.protocol.encrypts() { Some(Arc::new(client(&files, section, place)?)) } else { None };
-    let login = match (&config.sasl, files.get(PASSWORD_FILE)) {
-        (Some(sasl), Some(bytes)) => Some(Login {
-            config: sasl.clone(),
-            password: password(bytes, &place(PASSWORD_FILE))?,
-            encrypted: config.protocol.encrypts(),
-            section: section.to_owned(),
-        }),
-        _ => None,
-    };
+    let login = config.sasl.as_ref().map(|sasl| login(config, sasl, &files, section)).transpose()?.flatten();
     Ok(Arc::new(Material { files, tls, login }))
+}
+
+fn login(
+    config: &SecurityConfig,
+    sasl: &SaslConfig,
+    files: &Files,
+    section: &str,
+) -> Result<Option<Login>, String> {
+    let place = |key: &str| place(config, section, key);
+    let Some((key, bytes)) = sasl.secret_file().and_then(|(key, _)| Some((key, files.get(key)?))) else {
+        return Ok(None);
+    };
+    let what = if key == TOKEN_FILE { "token" } else { "password" };
+    let secret = sasl::only_line(bytes, &place(key), what)?;
+    let endpoint = sasl.token_endpoint.as_deref().map(|endpoint| {
+        let roots = match files.get(ENDPOINT_CA) {
+            Some(pem) => given::roots(given::certificates(pem, &place(ENDPOINT_CA))?, &place(ENDPOINT_CA))?,
+            None => host_roots(&format!("{section}.sasl.token_endpoint"))?,
+        };
+        let tls = verifying(roots, section)?.with_no_client_auth();
+        Endpoint::new(endpoint.clone(), section, secret.clone(), tls)
+    });
+    Ok(Some(Login {
+        config: sasl.clone(),
+        secret,
+        endpoint: endpoint.transpose()?,
+        encrypted: config.protocol.encrypts(),
+        section: section.to_owned(),
+    }))
 }
 
 /// What the stores hold, as PEM: for a client that reads none of them. Reads files.
@@ -237,27 +289,14 @@ fn named(section: &str, key: &str, path: &Path) -> String {
     format!("{section}.{key}: {}", path.display())
 }
 
-fn password(bytes: &[u8], place: &str) -> Result<SecretString, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| format!("{place} is not text (UTF-8)"))?;
-    let line = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
-    if line.is_empty() || line.contains('\0') {
-        return Err(format!("{place} has no password; write it there, as the only line"));
-    }
-    Ok(line.into())
-}
-
-/// What the TLS library needs. The provider is named here, so that nothing is installed for the whole process.
+/// What the TLS library needs.
 fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Result<ClientConfig, String> {
     let roots = match (files.get("ca"), trusted(files, &place)?) {
         (Some(pem), _) => given::roots(given::certificates(pem, &place("ca"))?, &place("ca"))?,
         (None, Some(trusted)) => given::roots(trusted, &place(TRUSTSTORE[0]))?,
         (None, None) => host_roots(section)?,
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("{section}: TLS cannot be set up: {error}"))?
-        .with_root_certificates(roots);
+    let builder = verifying(roots, section)?;
     if let Some((chain, key)) = shown(files, &place)? {
         let shown = builder.with_client_auth_cert(chain, key);
         return shown.map_err(|error| format!("{} has a key that is of no use: {error}", place(KEYSTORE[0])));
@@ -270,6 +309,18 @@ fn client(files: &Files, section: &str, place: impl Fn(&str) -> String) -> Resul
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|error| format!("{} and {} do not go together: {error}", place("certificate"), place("key")))
+}
+
+/// The provider is named here, so that nothing is installed for the whole process.
+fn verifying(
+    roots: RootCertStore,
+    section: &str,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("{section}: TLS cannot be set up: {error}"))?;
+    Ok(builder.with_root_certificates(roots))
 }
 
 /// Who is trusted by a store, if there is one.
@@ -301,9 +352,10 @@ fn shown(files: &Files, place: impl Fn(&str) -> String) -> Result<Option<Shown>,
 fn opened(files: &Files, keys: &StoreKeys, place: impl Fn(&str) -> String) -> Result<Option<Store>, String> {
     let [file, password_file, key_password_file] = *keys;
     let (Some(bytes), Some(password)) = (files.get(file), files.get(password_file)) else { return Ok(None) };
-    let password = self::password(password, &place(password_file))?;
+    let password = sasl::only_line(password, &place(password_file), "password")?;
     let of_key = files.get(key_password_file);
-    let of_key = of_key.map(|bytes| self::password(bytes, &place(key_password_file))).transpose()?;
+    let of_key =
+        of_key.map(|bytes| sasl::only_line(bytes, &place(key_password_file), "password")).transpose()?;
     let read = store::read(bytes, password.expose_secret(), of_key.as_ref().map(ExposeSecret::expose_secret));
     read.map(Some).map_err(|why| why.told(&place(file), &place(password_file)))
 }

@@ -5,7 +5,7 @@ use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 use kafka_protocol::protocol::StrBytes;
 use ring::rand::{SecureRandom, SystemRandom};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
 
 use super::{Asked, Connection, WireError};
@@ -16,15 +16,21 @@ use recovery::model::Endpoint;
 const HANDSHAKE_VERSION: i16 = 1;
 
 impl Connection {
-    /// Logs in.
-    pub(crate) async fn log_in(&mut self, login: &Login, until: Instant) -> Result<(), WireError> {
+    /// Logs in. `shown`: the password, or a token.
+    pub(crate) async fn log_in(
+        &mut self,
+        login: &Login,
+        shown: &SecretString,
+        until: Instant,
+    ) -> Result<(), WireError> {
         self.agree_on(login, until).await?;
-        let (user, password) = (&login.config.user, login.password.expose_secret());
+        let (user, password) = (login.config.user(), shown.expose_secret());
         match login.config.mechanism {
             Mechanism::Plain => {
                 let message = format!("\0{user}\0{password}");
                 self.say(login, message, until).await.map(drop)
             }
+            Mechanism::OauthBearer => self.bear(login, shown, until).await,
             Mechanism::ScramSha256 => self.scram(Hash::Sha256, login, until).await,
             Mechanism::ScramSha512 => self.scram(Hash::Sha512, login, until).await,
             Mechanism::DigestMd5 => Err(self.refused("DIGEST-MD5 is for ZooKeeper alone".to_owned())),
@@ -57,32 +63,68 @@ impl Connection {
     }
 
     async fn scram(&mut self, hash: Hash, login: &Login, until: Instant) -> Result<(), WireError> {
-        let scram = Scram::new(hash, &login.config.user, nonce(&self.at)?);
+        let scram = Scram::new(hash, login.config.user(), nonce(&self.at)?);
         let first = self.say(login, scram.first(), until).await?;
-        let proof = scram.prove(&first, login.password.expose_secret()).map_err(|why| self.refused(why))?;
+        let proof = scram.prove(&first, login.secret.expose_secret()).map_err(|why| self.refused(why))?;
         let last = self.say(login, proof.message.clone(), until).await?;
         proof.check(&last).map_err(|why| self.refused(why))
     }
 
+    /// Shows a token (RFC 7628). One that is not taken is answered with why, and only the next message with an error.
+    async fn bear(&mut self, login: &Login, token: &SecretString, until: Instant) -> Result<(), WireError> {
+        let message = format!("n,,\u{1}auth=Bearer {}\u{1}\u{1}", token.expose_secret());
+        let said = match self.message(message, until).await? {
+            Ok(said) if said.is_empty() => return Ok(()),
+            Ok(said) => {
+                // It closes the connection then, whatever is said.
+                let _closed = self.message("\u{1}".to_owned(), until).await;
+                said
+            }
+            Err(said) => said,
+        };
+        login.refused();
+        let said = secrets::Secrets::of([token.expose_secret(), login.secret.expose_secret()]).redact(&said);
+        let remedy = match (&login.config.token_endpoint, login.secret_file()) {
+            (Some(endpoint), _) => format!(
+                "compare what {} gives client {} with the listener's sasl.oauthbearer.expected.issuer, \
+                 expected.audience and scope",
+                endpoint.url, endpoint.client_id
+            ),
+            (None, (file, key)) => format!("have one that is valid now put into {file} ({key})"),
+        };
+        Err(self
+            .refused(format!("it does not take the token, `{said}`: {remedy}; the broker's log says more")))
+    }
+
     /// One message of the mechanism, and the other side's answer.
     async fn say(&mut self, login: &Login, message: String, until: Instant) -> Result<String, WireError> {
+        let message = match self.message(message, until).await? {
+            Ok(said) => return Ok(said),
+            Err(message) => secrets::Secrets::of([login.secret.expose_secret()]).redact(&message),
+        };
+        let (file, key) = login.secret_file();
+        Err(self.refused(format!(
+            "`{message}` for user {}: put its password into {file} ({key}), or set the broker's",
+            login.config.user()
+        )))
+    }
+
+    /// The same; an error of the other side's is within.
+    async fn message(
+        &mut self,
+        message: String,
+        until: Instant,
+    ) -> Result<Result<String, String>, WireError> {
         let version = self.version::<SaslAuthenticateRequest>()?;
         let request = SaslAuthenticateRequest::default().with_auth_bytes(message.into());
         let asked = self.send(&request, version, until).await?;
         let said = self.answer::<SaslAuthenticateRequest>(asked, until).await?;
         if let Some(error) = ResponseError::try_from_code(said.error_code) {
             let message = said.error_message.filter(|message| !message.is_empty());
-            let message = message.map_or_else(|| error.to_string(), |message| message.to_string());
-            let message = secrets::Secrets::of([login.password.expose_secret()]).redact(&message);
-            let (section, file) = (&login.section, login.config.password_file.display());
-            return Err(self.refused(format!(
-                "`{message}` for user {}: put its password into {file} ({section}.sasl.password_file), or set the \
-                 broker's",
-                login.config.user
-            )));
+            return Ok(Err(message.map_or_else(|| error.to_string(), |message| message.to_string())));
         }
-        String::from_utf8(said.auth_bytes.to_vec())
-            .map_err(|_| self.refused("its answer is not text".to_owned()))
+        let said = String::from_utf8(said.auth_bytes.to_vec());
+        said.map(Ok).map_err(|_| self.refused("its answer is not text".to_owned()))
     }
 
     fn refused(&self, why: String) -> WireError {

@@ -138,11 +138,7 @@ async fn who_is_no_zookeeper_or_has_no_quorum_is_told() {
 async fn a_login_that_is_refused_or_proves_nothing_of_the_server_is_told() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "planted-secret\n").unwrap();
-    let sasl = SaslConfig {
-        mechanism: Mechanism::DigestMd5,
-        user: "kafka".to_owned(),
-        password_file: file.path().to_owned(),
-    };
+    let sasl = SaslConfig::with_password(Mechanism::DigestMd5, "kafka", file.path().to_owned());
     let config = SecurityConfig {
         protocol: Protocol::SaslPlaintext,
         ca: None,

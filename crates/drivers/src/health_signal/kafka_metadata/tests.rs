@@ -241,11 +241,7 @@ async fn a_login_that_is_refused_is_our_blindness_and_nobodys_death() {
     let broker = Fake::start(move |call| known.answer(call)).await;
     let password = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(password.path(), "planted-secret").unwrap();
-    let sasl = SaslConfig {
-        mechanism: Mechanism::Plain,
-        user: "agent".to_owned(),
-        password_file: password.path().to_owned(),
-    };
+    let sasl = SaslConfig::with_password(Mechanism::Plain, "agent", password.path().to_owned());
     let (protocol, ca, certificate, key) = (Protocol::SaslPlaintext, None, None, None);
     let config =
         SecurityConfig { protocol, ca, certificate, key, truststore: None, keystore: None, sasl: Some(sasl) };

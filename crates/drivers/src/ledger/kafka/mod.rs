@@ -92,7 +92,7 @@ pub struct KafkaLedgerConfig {
     /// How the listeners of this cluster are secured, as `[cluster.security]` says it of the guarded one. Its
     /// files are read anew when a client is made: at the start, and after an operation that failed.
     #[serde(default)]
-    pub security: Option<SecurityConfig>,
+    pub security: Option<Box<SecurityConfig>>,
 }
 
 fn default_topic() -> String {

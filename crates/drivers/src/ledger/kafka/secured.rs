@@ -9,11 +9,15 @@ use secrecy::ExposeSecret;
 use super::book::unavailable;
 use crate::fence::{OptionValue, resolve};
 use crate::off_path::off_path;
-use kafka::security::{Pem, SecurityConfig};
+use kafka::security::{Mechanism, Pem, SecurityConfig};
 use recovery::ports::{BoxError, LedgerError};
 
 /// Where it stands, for messages.
 const SECTION: &str = "ledger.security";
+
+/// librdkafka asks for tokens where it is polled, and its client for administration never is.
+const NO_TOKENS: &str = "OAUTHBEARER is not for the ledger's own client; give it a listener with another login or with \
+                         a client certificate, or keep the ledger elsewhere";
 
 /// How long reading the stores may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -30,7 +34,9 @@ pub(super) fn problems(config: &SecurityConfig, properties: &BTreeMap<String, Op
     let own = config.problems(SECTION);
     // Keys are named within the ledger's own section.
     let own = own.into_iter().map(|problem| problem.trim_start_matches("ledger.").to_owned());
-    twice.chain(own).collect()
+    let bears = config.sasl.as_ref().filter(|sasl| sasl.mechanism == Mechanism::OauthBearer);
+    let bears = bears.map(|_| format!("security.sasl.mechanism: {NO_TOKENS}"));
+    twice.chain(own).chain(bears).collect()
 }
 
 /// Has a client connect like this. The password and the stores are read now, the files in PEM by the client when it
@@ -65,11 +71,12 @@ pub(super) async fn apply(config: &SecurityConfig, settings: &mut ClientConfig) 
         }
     }
     if let Some(sasl) = &config.sasl {
-        let password = OptionValue::File { file: sasl.password_file.clone() };
+        let (_, file) = sasl.secret_file().ok_or_else(|| unavailable("make a Kafka client", NO_TOKENS))?;
+        let password = OptionValue::File { file: file.to_owned() };
         let password = resolve("sasl.password", &password).await;
         let password = password.map_err(|error| unavailable("make a Kafka client", error))?;
         settings.set("sasl.mechanisms", sasl.mechanism.name());
-        settings.set("sasl.username", &sasl.user);
+        settings.set("sasl.username", sasl.user());
         settings.set("sasl.password", password.expose_secret());
     }
     Ok(())

@@ -14,8 +14,12 @@ fn login(mechanism: &'static str) -> Login {
 impl Site {
     fn login(&self, protocol: Protocol, mechanism: Mechanism, password: &str) -> Dialer {
         self.write("password", password);
-        let password_file = self.path("password");
-        let sasl = Some(SaslConfig { mechanism, user: "agent".to_owned(), password_file });
+        let sasl = SaslConfig::with_password(mechanism, "agent", self.path("password"));
+        self.logs_in(protocol, sasl)
+    }
+
+    pub(super) fn logs_in(&self, protocol: Protocol, sasl: SaslConfig) -> Dialer {
+        let sasl = Some(sasl);
         let ca = protocol.encrypts().then(|| self.path("ca.pem"));
         Dialer::secured(&SecurityConfig { protocol, sasl, ca, ..self.config() }, SECTION)
     }
