@@ -7,6 +7,7 @@ mod cidr;
 pub mod fuzz;
 mod neighbour;
 mod networkd;
+mod ongoing;
 mod reset;
 mod routes;
 mod wire;

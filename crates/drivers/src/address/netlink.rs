@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use rustix::thread::CapabilitySet;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use self::network::{Network, network};
 use super::cidr::Cidr;
 use super::neighbour::Mac;
+use super::ongoing::Ongoing;
 use super::reset::Resets;
 use super::routes::{Assigned, Link, Routes};
 use super::wire::Wire;
@@ -137,10 +137,10 @@ pub struct Netlink {
     config: NetlinkConfig,
     cidr: Cidr,
     clients: Arc<KnownClients>,
-    /// What goes on in the background until the address is released.
-    announcing: Mutex<Option<AbortHandle>>,
-    resetting: Mutex<Option<AbortHandle>>,
-    defending: Mutex<Option<AbortHandle>>,
+    /// What goes on in the background until the address is released, or this is dropped.
+    announcing: Mutex<Option<Ongoing>>,
+    resetting: Mutex<Option<Ongoing>>,
+    defending: Mutex<Option<Ongoing>>,
 }
 
 impl Netlink {
@@ -266,7 +266,7 @@ impl Netlink {
                     }
                 }
             };
-            tokio::spawn(timeout(until, announce)).abort_handle()
+            Ongoing::begin(timeout(until, announce))
         });
         replace(&self.announcing, announcing);
     }
@@ -331,16 +331,13 @@ async fn defend(wire: Wire) {
     }
 }
 
-fn is_at_work(task: &Mutex<Option<AbortHandle>>) -> bool {
-    task.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|task| !task.is_finished())
+fn is_at_work(task: &Mutex<Option<Ongoing>>) -> bool {
+    task.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Ongoing::is_at_work)
 }
 
 /// Ends what went on so far.
-fn replace(task: &Mutex<Option<AbortHandle>>, next: Option<AbortHandle>) {
-    let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(last) = std::mem::replace(&mut *task, next) {
-        last.abort();
-    }
+fn replace(task: &Mutex<Option<Ongoing>>, next: Option<Ongoing>) {
+    *task.lock().unwrap_or_else(PoisonError::into_inner) = next;
 }
 
 /// An error of the system; where a privilege is missing, says which and how to get it.
@@ -402,7 +399,7 @@ impl Address for Netlink {
         let text = told(&known);
         let purpose = format!("reset {text}");
         let resets = Resets::open(address, known).map_err(|e| step_error(&purpose, e))?;
-        replace(&self.resetting, Some(tokio::spawn(resets.send()).abort_handle()));
+        replace(&self.resetting, Some(Ongoing::begin(resets.send())));
         Ok(Note::new(format!("resetting {text}")))
     }
 
@@ -454,7 +451,7 @@ impl Address for Netlink {
         if self.assigned_here(&routes, &link, &purpose).await?.is_some()
             && let Some(wire) = self.wire(&link, &purpose)?
         {
-            replace(&self.defending, Some(tokio::spawn(defend(wire)).abort_handle()));
+            replace(&self.defending, Some(Ongoing::begin(defend(wire))));
         }
         Ok(())
     }

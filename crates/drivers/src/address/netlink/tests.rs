@@ -174,7 +174,8 @@ async fn a_neighbour_that_missed_the_first_word_is_told_again() {
         return;
     }
     two_hosts();
-    netlink("10.77.0.51/24").acquire(EPOCH).await.unwrap();
+    let netlink = netlink("10.77.0.51/24");
+    netlink.acquire(EPOCH).await.unwrap();
     must("ip -n peer neighbour replace 10.77.0.51 lladdr 02:00:00:00:00:99 dev there nud reachable");
     until_peer_knows("10.77.0.51", &mac_of("", "here")).await;
 }
