@@ -1,5 +1,7 @@
 //! The daemon's loop. The whole pipeline reads in [`Cycle::tick`]; nothing in it waits for the world.
 
+mod keeping;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 
+use self::keeping::keeper;
 use crate::decide::{Decision, HoldReason, decide, sentences};
 use crate::event::{Event, What};
 use crate::model::{
@@ -31,9 +34,6 @@ const RESUME_PAUSE: Duration = Duration::from_secs(1);
 /// How often an address is asked anew to be defended, which is nothing while it is.
 const DEFEND_AGAIN: Duration = Duration::from_secs(5);
 
-/// Decisions waiting to be kept in the ledger. While it is down the oldest ones are reported as lost.
-const REMEMBER_QUEUE: usize = 256;
-
 /// The daemon: watches, decides, and has takeovers carried out on tasks of their own.
 pub struct Cycle {
     topology: Topology,
@@ -48,7 +48,7 @@ pub struct Cycle {
     last: BTreeMap<BrokerId, Decision>,
     /// Takeovers. They end with the cycle, and stand in the ledger as they are.
     running: JoinSet<Result<(), WorkError>>,
-    /// Signals, and the keeping of decisions: they end with the cycle as well.
+    /// The keeping of decisions, and the calls that have an address defended: they end with the cycle as well.
     helpers: JoinSet<()>,
     busy: BTreeMap<task::Id, BrokerId>,
     /// A broker is not decided about by a reading of the ledger that is older than this.
@@ -90,9 +90,8 @@ impl Cycle {
         let tracker = Arc::new(Tracker::new(ports.events.clone()));
         ports.events = tracker.clone();
         let (status, reader) = watch::channel(Status::starting(&topology, policy.mode));
-        let (remember, waiting) = mpsc::channel(REMEMBER_QUEUE);
         let mut helpers = JoinSet::new();
-        helpers.spawn(keep_decisions(ports.clone(), waiting));
+        let remember = keeper(&ports, &mut helpers);
         let cycle = Self {
             topology,
             policy,
@@ -117,18 +116,36 @@ impl Cycle {
 
     /// Runs until `shutdown`. A takeover under way is left as it stands in the ledger, to be resumed.
     pub async fn run(mut self, signals: Vec<Arc<dyn HealthSignal>>, shutdown: impl Future<Output = ()>) {
-        let mut evidence = watch_signals(signals, &self.ports, &self.suspicion, &mut self.helpers);
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        self.begin();
+        self.watch(signals, shutdown, std::future::pending::<()>()).await;
+    }
+
+    /// Tells that the agent begins to watch.
+    pub fn begin(&self) {
         let (mode, version) = (self.policy.mode.word().to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         self.emit(None, None, What::AgentStarted { mode, version });
-        tokio::pin!(shutdown);
+    }
+
+    /// Runs until `shutdown`, which is `None`, or until `next` is there and no work of ours is running. Work that
+    /// becomes due meanwhile is begun: `next` waits, and never a broker. `signals` end with it.
+    pub async fn watch<N>(
+        &mut self,
+        signals: Vec<Arc<dyn HealthSignal>>,
+        shutdown: impl Future<Output = ()>,
+        next: impl Future<Output = N>,
+    ) -> Option<N> {
+        let mut looks = JoinSet::new();
+        let mut evidence = watch_signals(signals, &self.ports, &self.suspicion, &mut looks);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        tokio::pin!(shutdown, next);
         loop {
             tokio::select! {
                 biased;
-                () = &mut shutdown => return,
+                () = &mut shutdown => return None,
                 Some(evidence) = evidence.recv() => self.board.record(evidence),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+                next = &mut next, if self.busy.is_empty() => return Some(next),
                 _ = ticks.tick() => {
                     let begun = self.ports.clock.now().mono;
                     self.tick();
@@ -136,6 +153,22 @@ impl Cycle {
                 }
             }
         }
+    }
+
+    /// Takes another configuration, between two calls of [`Self::watch`]. Observation begins anew, as at a start: what
+    /// the old signals saw counts no more, so a broker that is down has to be seen down for as long as ever. What this
+    /// process did itself (`settled`) and what it has told of its host (`fenced`, `failing`) is not forgotten.
+    pub fn renew(&mut self, topology: Topology, policy: Policy, mut ports: Ports, told: What) {
+        debug_assert!(self.busy.is_empty(), "work goes on with the ports that it began with");
+        ports.events = self.tracker.clone();
+        (self.topology, self.policy, self.ports) = (topology, policy, ports);
+        self.remember = keeper(&self.ports, &mut self.helpers);
+        self.board = Board::default();
+        self.blind.clear();
+        self.last.clear();
+        self.defended.clear();
+        self.emit(None, None, told);
+        self.tick();
     }
 
     /// signals → observe → decide → plan → execute.
@@ -447,17 +480,6 @@ async fn pause(
             biased;
             () = clock.sleep(left) => return,
             Ok(()) = suspicion.changed(), if suspicious.is_some() => {}
-        }
-    }
-}
-
-/// Keeps decisions in the ledger, in order, off the decision path.
-async fn keep_decisions(ports: Ports, mut waiting: mpsc::Receiver<(BrokerId, Event)>) {
-    while let Some((broker, event)) = waiting.recv().await {
-        if let Err(error) = ports.ledger.remember(broker, &event).await {
-            let what = What::NotRemembered { why: chain(&error) };
-            let at = ports.clock.now().wall;
-            ports.events.emit(&Event { at, what, ..event });
         }
     }
 }

@@ -38,6 +38,20 @@ pub enum What {
         /// Its version.
         version: String,
     },
+    /// Another configuration came into force while the agent ran. Observation begins anew.
+    Reloaded {
+        /// Who asked for it.
+        by: String,
+        /// What is different, a key a line.
+        differences: Vec<String>,
+    },
+    /// Another configuration was refused as a whole: the one before stays in force.
+    NotReloaded {
+        /// Who asked for it.
+        by: String,
+        /// Why.
+        why: String,
+    },
     /// A signal that saw no longer sees.
     SignalBlind {
         /// The signal.

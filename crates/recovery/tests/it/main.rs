@@ -16,6 +16,7 @@ mod outlived;
 mod prediction;
 mod properties;
 mod rejoining;
+mod renewed;
 mod runbooks;
 mod stand_down;
 mod standing;
