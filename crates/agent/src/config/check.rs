@@ -18,7 +18,7 @@ use super::brokers::Brokers;
 use super::document::Document;
 use super::problem::Problem;
 use super::raw::{Raw, RawAgent};
-use super::{BrokerHostConfig, Config, fences, shape};
+use super::{BrokerHostConfig, Config, Written, fences, shape};
 
 /// The kernel takes no longer path for a socket (`sun_path`, with its closing zero).
 const SOCKET_PATH_LIMIT: usize = 107;
@@ -34,8 +34,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     let mut check = Check::of(text)?;
     let mode: Option<Mode> = check.doc.read("mode");
     let (agent, cluster) = (check.agent(), check.cluster());
-    let (standby, policy) = (check.standby(), check.policy(mode));
-    let ledger = check.ledger();
+    let (standby, policy, ledger) = (check.standby(), check.policy(mode), check.ledger());
     let Fenced { ladders, names, nodes, machines, taints } = check.fenced();
     let brokers = check.brokers();
     check.homes_can_be_fenced(&brokers.homes, &names, &taints, mode);
@@ -78,6 +77,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     };
     Ok(Config {
         path: path.to_owned(),
+        written: Written::of(text),
         state_dir: agent.state_dir,
         listen,
         tls: agent.tls,

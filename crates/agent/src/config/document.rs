@@ -171,7 +171,7 @@ impl<'t> Document<'t> {
 /// Whether what stands at `key` may be a secret, or hold one: problems name the key only. Options of fences,
 /// Kafka's properties and its environment may have any name; a password belongs into a file, and may have
 /// been put where the file's name belongs.
-fn is_secret(key: &str) -> bool {
+pub(super) fn is_secret(key: &str) -> bool {
     ["options", "properties", "environment"].iter().any(|word| key.contains(word)) || names_a_secret(key)
 }
 
@@ -185,7 +185,7 @@ fn is_plain(value: &Spanned<DeValue<'_>>) -> bool {
 }
 
 /// Whether it may be an address with a login in it.
-fn holds_login(text: &str) -> bool {
+pub(super) fn holds_login(text: &str) -> bool {
     text.contains("://") && text.contains('@')
 }
 

@@ -4,6 +4,7 @@ mod address;
 mod broker_host;
 mod brokers;
 mod check;
+mod difference;
 mod document;
 mod exports;
 mod fence;
@@ -36,6 +37,7 @@ use recovery::policy::Policy;
 
 pub use address::AddressConfig;
 pub use broker_host::BrokerHostConfig;
+pub use difference::{Difference, Written};
 pub use fence::FenceConfig;
 pub(crate) use fences::outlive;
 pub use ledger::LedgerConfig;
@@ -48,6 +50,8 @@ pub use small::Small;
 pub struct Config {
     /// The file.
     pub path: PathBuf,
+    /// What is written in it.
+    pub written: Written,
     /// A local directory for small files.
     pub state_dir: PathBuf,
     /// Where the agent answers.

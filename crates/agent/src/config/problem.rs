@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The key, such as `broker[1].listener`; list indices count from 0. Empty for the file itself.
     pub key: String,
@@ -49,7 +49,7 @@ impl fmt::Display for Problem {
 }
 
 /// A configuration that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub struct ConfigError {
     /// The file.
     pub path: PathBuf,
