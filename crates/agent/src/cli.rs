@@ -156,6 +156,8 @@ pub enum Command {
         #[arg(long)]
         yes: bool,
     },
+    /// Have the agent that runs here read its configuration anew: shows what is different, CHANGES what is in force
+    Reload(Reload),
     /// Show what a takeover of one broker would do, and what speaks against it
     Plan {
         /// Node id of the broker
@@ -298,6 +300,17 @@ pub struct Pause {
     /// Until when, such as `2026-03-01 22:00` in this host's time, or `2026-03-01T22:00:00Z`
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub until: Option<Timestamp>,
+}
+
+/// Options of `reload`.
+#[derive(Debug, Args)]
+pub struct Reload {
+    /// Only check the file and show what is different
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long to wait while a takeover goes on; the agent applies the file after its end all the same
+    #[arg(long, value_name = "DURATION", default_value = "45s", value_parser = duration)]
+    pub wait: Duration,
 }
 
 /// Options of `switchover`.

@@ -47,11 +47,13 @@ struct Source {
     metrics: Arc<Metrics>,
 }
 
-/// What only peers are told.
+/// What only peers are told, by the configuration in force.
 #[derive(Clone)]
-struct ForPeers {
-    own: Arc<OwnClients>,
-    cluster: Arc<dyn Cluster>,
+pub struct ForPeers {
+    /// Who is connected to brokers here, and who may know it.
+    pub own: Arc<OwnClients>,
+    /// Whether brokers are reached from here.
+    pub cluster: Arc<dyn Cluster>,
 }
 
 /// Binds `listen`, so that a port in use is found before anything else starts.
@@ -76,13 +78,12 @@ pub async fn serve(
     tls: Option<Arc<Tls>>,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
-    own: Arc<OwnClients>,
-    cluster: Arc<dyn Cluster>,
+    peers: watch::Receiver<ForPeers>,
 ) -> std::io::Result<()> {
     let for_peers = Router::new()
         .route(clients::PATH, get(clients_page))
         .route(&format!("{}{{broker}}", advertised::PATH), get(reach_page))
-        .with_state(ForPeers { own, cluster });
+        .with_state(peers);
     let source = Source { status: status.clone(), metrics: metrics.clone() };
     let pages = pages(status, metrics).merge(for_peers);
     let open = tls.as_ref().map(|tls| for_everybody(source, tls.clone(), pages.clone()));
@@ -208,9 +209,10 @@ async fn view_page(State(source): State<Source>) -> Response {
 
 /// Who is connected to the brokers here, for the peers that may take them over.
 async fn clients_page(
-    State(ForPeers { own, .. }): State<ForPeers>,
+    State(peers): State<watch::Receiver<ForPeers>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
 ) -> Response {
+    let ForPeers { own, .. } = peers.borrow().clone();
     if !own.may_read(from.ip()) {
         return only_peers(from);
     }
@@ -223,10 +225,11 @@ async fn clients_page(
 /// Whether what the cluster advertises for a broker leads to it from this host. A peer asks that before it
 /// calls the broker back; it names no address, so that nobody can have this agent dial what he likes.
 async fn reach_page(
-    State(ForPeers { own, cluster }): State<ForPeers>,
+    State(peers): State<watch::Receiver<ForPeers>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     Path(broker): Path<i32>,
 ) -> Response {
+    let ForPeers { own, cluster } = peers.borrow().clone();
     if !own.may_read(from.ip()) {
         return only_peers(from);
     }

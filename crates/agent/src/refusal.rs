@@ -3,13 +3,13 @@
 use std::fmt;
 
 use recovery::model::Distrust;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The page with a section for each of them, under its label.
 pub const RUNBOOK: &str = "docs/runbooks/planned-work.md";
 
 /// What stands in the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// A takeover of the broker is under way.
@@ -52,11 +52,13 @@ pub enum Refusal {
     NotReady,
     /// The fence of this host could not be lifted.
     FenceStays,
+    /// A changed key is in force from the start of the agent on.
+    NeedsRestart,
 }
 
 impl Refusal {
     /// Every one.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::EpochOpen,
         Self::Paused,
         Self::OwnsAlready,
@@ -77,6 +79,7 @@ impl Refusal {
         Self::AddressHere,
         Self::NotReady,
         Self::FenceStays,
+        Self::NeedsRestart,
     ];
 
     /// The heading of its section in the runbook.
@@ -103,6 +106,7 @@ impl Refusal {
             Self::AddressHere => "address_here",
             Self::NotReady => "not_ready",
             Self::FenceStays => "fence_stays",
+            Self::NeedsRestart => "needs_restart",
         }
     }
 
@@ -126,7 +130,7 @@ impl From<Distrust> for Refusal {
 }
 
 /// A refusal, with the facts of the case.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     /// What stands in the way.
     pub(crate) refused: Refusal,

@@ -25,14 +25,20 @@ use recovery::ports::chain;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 
 use crate::orders::{Desk, OrderError, Request};
+use crate::reload::{NotReloaded, Reloads};
 use crate::who::named;
 
 /// How long an approval is good for, if its end is not given.
 const APPROVED_FOR: Duration = Duration::from_secs(15 * 60);
+
+/// Where a reload is asked for.
+pub(crate) const RELOAD: &str = "/v1/reload";
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -95,14 +101,17 @@ pub(crate) async fn serve(
     listener: UnixListener,
     pages: Router,
     clients: Arc<KnownClients>,
-    desk: Desk,
+    desk: watch::Receiver<Desk>,
+    reloads: Arc<Reloads>,
 ) -> std::io::Result<()> {
     let known = Router::new().route(daemon::PATH, get(known_clients)).with_state(clients);
     let orders = Router::new()
         .route("/v1/{order}", post(of_all))
         .route("/v1/brokers/{id}/{order}", post(of_one))
         .with_state(desk);
-    let service = pages.merge(known).merge(orders).into_make_service_with_connect_info::<Peer>();
+    let reload = Router::new().route(RELOAD, post(reload)).with_state(reloads);
+    let service =
+        pages.merge(known).merge(orders).merge(reload).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await
 }
 
@@ -123,7 +132,7 @@ struct Body {
 }
 
 async fn of_all(
-    State(desk): State<Desk>,
+    State(desk): State<watch::Receiver<Desk>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     UrlPath(order): UrlPath<String>,
     body: Bytes,
@@ -132,7 +141,7 @@ async fn of_all(
 }
 
 async fn of_one(
-    State(desk): State<Desk>,
+    State(desk): State<watch::Receiver<Desk>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     UrlPath((broker, order)): UrlPath<(String, String)>,
     body: Bytes,
@@ -143,13 +152,16 @@ async fn of_one(
     }
 }
 
-async fn give(desk: &Desk, peer: Peer, order: &str, broker: Option<BrokerId>, body: &[u8]) -> Response {
-    let body = if body.is_empty() { Ok(Body::default()) } else { serde_json::from_slice(body) };
-    let Body { reason, until } = match body {
+async fn give(
+    desk: &watch::Receiver<Desk>,
+    peer: Peer,
+    order: &str,
+    broker: Option<BrokerId>,
+    body: &[u8],
+) -> Response {
+    let Body { reason, until } = match read(body) {
         Ok(body) => body,
-        Err(error) => {
-            return problem(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {error}"));
-        }
+        Err(refused) => return refused,
     };
     let soon = || Timestamp::now().saturating_add(APPROVED_FOR).unwrap_or(Timestamp::MAX);
     let request = match (order, broker) {
@@ -159,13 +171,43 @@ async fn give(desk: &Desk, peer: Peer, order: &str, broker: Option<BrokerId>, bo
         ("approve", Some(broker)) => Request::Approve { broker, until: until.unwrap_or_else(soon) },
         _ => return problem(StatusCode::NOT_FOUND, format!("there is no order `{order}` here")),
     };
-    let who = match peer.0 {
-        Some(uid) => named(uid).await,
-        None => "unknown user".to_owned(),
-    };
-    match desk.give(who, request).await {
+    let desk = desk.borrow().clone();
+    match desk.give(who(peer).await, request).await {
         Ok(given) => Json(given).into_response(),
         Err(error) => told(error),
+    }
+}
+
+/// What a body says; of none, what it says where everything is left out.
+#[expect(clippy::result_large_err, reason = "it is the answer, once")]
+fn read<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
+    let read = if body.is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) };
+    read.map_err(|error| {
+        problem(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {error}"))
+    })
+}
+
+async fn who(peer: Peer) -> String {
+    match peer.0 {
+        Some(uid) => named(uid).await,
+        None => "unknown user".to_owned(),
+    }
+}
+
+async fn reload(
+    State(reloads): State<Arc<Reloads>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Bytes,
+) -> Response {
+    let ask = match read(&body) {
+        Ok(ask) => ask,
+        Err(refused) => return refused,
+    };
+    match reloads.ask(who(peer).await, ask).await {
+        Ok(report) => Json(report).into_response(),
+        Err(NotReloaded::Config(problems)) => (StatusCode::BAD_REQUEST, Json(problems)).into_response(),
+        Err(NotReloaded::Refused(refused)) => (StatusCode::CONFLICT, Json(refused)).into_response(),
+        Err(error) => problem(StatusCode::SERVICE_UNAVAILABLE, chain(&error)),
     }
 }
 

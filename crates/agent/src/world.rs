@@ -59,24 +59,52 @@ pub(crate) struct World {
     pub(crate) clients: Arc<KnownClients>,
 }
 
+/// What an agent has for as long as it runs, whatever is reloaded.
+#[derive(Clone)]
+pub(crate) struct Lasting {
+    /// The driver of the ledger, which is not asked yet who it is.
+    ledger: Arc<dyn Ledger>,
+    clients: Arc<KnownClients>,
+}
+
+impl Lasting {
+    /// By a configuration whose `[ledger]` stays.
+    ///
+    /// # Errors
+    /// When the driver cannot be made.
+    pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
+        let ledger = config.ledger.open().map_err(bad("ledger"))?;
+        Ok(Self { ledger, clients: Arc::default() })
+    }
+}
+
 impl World {
     /// Makes the drivers. None of them acts before it is asked to.
     ///
     /// # Errors
     /// When a driver cannot be made. What the configuration alone shows has been found by its check.
     pub(crate) fn build(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
-        Self::with(config, events, false)
+        Self::with(config, events, &Lasting::of(config)?, false)
     }
 
     /// The same for the daemon, which makes itself known in the ledger.
     ///
     /// # Errors
     /// When a driver cannot be made.
-    pub(crate) fn of_the_agent(config: &Config, events: Arc<dyn EventSink>) -> anyhow::Result<Self> {
-        Self::with(config, events, true)
+    pub(crate) fn of_the_agent(
+        config: &Config,
+        events: Arc<dyn EventSink>,
+        lasting: &Lasting,
+    ) -> anyhow::Result<Self> {
+        Self::with(config, events, lasting, true)
     }
 
-    fn with(config: &Config, events: Arc<dyn EventSink>, joins: bool) -> anyhow::Result<Self> {
+    fn with(
+        config: &Config,
+        events: Arc<dyn EventSink>,
+        lasting: &Lasting,
+        joins: bool,
+    ) -> anyhow::Result<Self> {
         let mut topology = config.topology.clone();
         leases(config, &mut topology);
         // Some devices themselves say that they leave hosts running.
@@ -96,7 +124,7 @@ impl World {
         let run_here = RunHere::from(identities).at_most(topology.at_once()).guarded(guard_reads(config));
         let at = (topology.here.clone(), config.state_dir.clone());
         let broker_host = broker_host.build(at, run_here, config.pods());
-        let (ledger, clients) = (known(config, joins)?, Arc::default());
+        let (ledger, clients) = (known(config, lasting, joins), lasting.clients.clone());
         let whereabouts = whereabouts(config);
         let ports = Ports {
             fences: fences(described, config, &whereabouts, &nodes)?,
@@ -168,15 +196,14 @@ fn leases(config: &Config, topology: &mut Topology) {
 /// # Errors
 /// When the driver cannot be made.
 pub(crate) fn ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
-    known(config, false)
+    Ok(known(config, &Lasting::of(config)?, false))
 }
 
-fn known(config: &Config, joins: bool) -> anyhow::Result<Arc<dyn Ledger>> {
+fn known(config: &Config, lasting: &Lasting, joins: bool) -> Arc<dyn Ledger> {
     let homes = config.topology.brokers.iter().map(|(id, broker)| (*id, broker.home.clone())).collect();
     let (here, machine) = (config.topology.here.clone(), Arc::new(Local::new(config.state_dir.clone())));
     let who = Member { here, machine, homes, place: config.ledger.place(), joins };
-    let inner = config.ledger.open().map_err(bad("ledger"))?;
-    Ok(Arc::new(KnownLedger::new(inner, who, Arc::new(SystemClock))))
+    Arc::new(KnownLedger::new(lasting.ledger.clone(), who, Arc::new(SystemClock)))
 }
 
 /// Where a broker stands in the ledger; with its home as the owner before the first takeover.

@@ -9,6 +9,7 @@ mod ledger;
 mod ontap;
 mod order;
 mod rejoin;
+mod reload;
 mod run;
 mod status;
 mod story;
@@ -88,6 +89,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Resume { broker } => block_on(order::resume(global, broker, &config)),
         Command::Ack { broker, reason } => block_on(order::ack(global, broker, reason, &config)),
         Command::Approve { broker, lasting } => block_on(order::approve(global, broker, lasting, &config)),
+        Command::Reload(options) => block_on(reload::run(global, options, &config)),
         Command::Rejoin { yes } => block_on(rejoin::run(global, yes, &config)),
         Command::Version
         | Command::Canary(_)

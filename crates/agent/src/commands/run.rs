@@ -1,65 +1,74 @@
 //! `understudy run`: the daemon.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context;
-use drivers::clients::follow::follow;
 use drivers::tls::Tls;
 use recovery::cycle::Cycle;
-use recovery::ports::HealthSignal;
+use recovery::ports::EventSink;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::checks::{self, StandingChecks};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::http;
-use crate::orders::Desk;
+use crate::reload::{Ask, Reloads};
 use crate::service::{self, Manager};
+use crate::setup::Setup;
 use crate::socket;
 use crate::telemetry::{Fanout, LogSink, Metrics};
-use crate::warmth;
-use crate::world::{self, World};
+use crate::world::{Lasting, World};
 
 /// Watches until SIGTERM or SIGINT. Neither a takeover under way nor a Kafka started here is touched by
 /// the end: the first stands in the ledger and is carried on at the next start, the second is adopted.
 pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
-    for warning in &config.warnings {
-        tracing::warn!(key = warning.key, "{}", warning.reason);
-    }
     let listener = http::bind(config.listen).await?;
     let socket = socket::bind(&config.socket)?;
-    let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = asked_to_stop(heard(SignalKind::terminate())?, heard(SignalKind::interrupt())?);
+    let hangup = heard(SignalKind::hangup())?;
     let metrics = Arc::new(Metrics::default());
-    let events = Arc::new(Fanout(vec![Arc::new(LogSink::default()), metrics.clone()]));
-    let world = World::of_the_agent(&config, events)?;
-    let looks = checks::all(&Arc::new(world.clone()), &config);
-    let desk = Desk::new(world.ports.ledger.clone(), world.topology.clone(), world.policy.mode);
-    let cluster = world.ports.cluster.clone();
-    let (cycle, status) = Cycle::new(world.topology, world.policy, world.ports);
-    let checks: Arc<dyn HealthSignal> =
-        Arc::new(StandingChecks::new(looks, config.check_every, status.clone()));
-    let readable = http::pages(status.clone(), metrics.clone());
-    let orders = tokio::spawn(socket::serve(socket, readable, world.clients.clone(), desk));
+    let events: Arc<dyn EventSink> = Arc::new(Fanout(vec![Arc::new(LogSink::default()), metrics.clone()]));
+    let lasting = Lasting::of(&config)?;
+    let mut setup = Setup::of(config, events.clone(), &lasting)?;
+    setup.warn();
+    let World { topology, policy, ports, clients, .. } = setup.world.as_ref().clone();
+    let (mut cycle, status) = Cycle::new(topology, policy, ports);
+    let reloads = Reloads::new(setup.config.clone(), lasting, events, status.clone());
+    let (desk, peers) = (watch::Sender::new(setup.desk()), watch::Sender::new(setup.for_peers()));
+    let tls = setup.config.tls.clone().map(|tls| Arc::new(Tls::new(tls)));
     let manager = Manager::of_this_process();
     let told = manager.clone();
+    let mut lasts = JoinSet::new();
     let follows = service::follow(status.clone(), service::feed_every(), move |word| told.tell(word));
-    let follows = tokio::spawn(follows);
-    let own = Arc::new(world::own_clients(&config));
-    let tls = config.tls.clone().map(|tls| Arc::new(Tls::new(tls)));
-    let (peers, clients) = (world::peers(&config)?, world.clients);
-    let warm = tokio::spawn(warmth::keep(config.class_data(), config.path, status.clone(), metrics.clone()));
-    let pages = tokio::spawn(http::serve(listener, tls, status, metrics, own, cluster));
-    let follows_clients = tokio::spawn(async move { follow(peers, &clients).await });
-    let signals = world.signals.into_iter().chain([checks]).collect();
-    cycle.run(signals, asked_to_stop(terminate, interrupt)).await;
+    lasts.spawn(follows);
+    let readable = http::pages(status.clone(), metrics.clone());
+    let (orders, asked) = (desk.subscribe(), reloads.clone());
+    lasts.spawn(async move { drop(socket::serve(socket, readable, clients, orders, asked).await) });
+    let pages = http::serve(listener, tls, status.clone(), metrics.clone(), peers.subscribe());
+    lasts.spawn(async move { drop(pages.await) });
+    lasts.spawn(reload_on(hangup, reloads.clone()));
+    cycle.begin();
+    let mut stop = pin!(stop);
+    loop {
+        let beside = setup.beside(&status, &metrics);
+        let next = cycle.watch(setup.signals(&status), stop.as_mut(), reloads.next()).await;
+        drop(beside);
+        let Some(next) = next else { break };
+        next.setup.warn();
+        let World { topology, policy, ports, .. } = next.setup.world.as_ref().clone();
+        cycle.renew(topology, policy, ports, next.told());
+        desk.send_replace(next.setup.desk());
+        peers.send_replace(next.setup.for_peers());
+        setup = reloads.applied(next);
+    }
     manager.tell_the_end().await;
-    follows.abort();
-    follows_clients.abort();
-    pages.abort();
-    orders.abort();
-    warm.abort();
     Ok(Exit::Done)
+}
+
+fn heard(kind: SignalKind) -> anyhow::Result<Signal> {
+    signal(kind).with_context(|| format!("cannot listen for signal {}", kind.as_raw_value()))
 }
 
 async fn asked_to_stop(mut terminate: Signal, mut interrupt: Signal) {
@@ -68,4 +77,11 @@ async fn asked_to_stop(mut terminate: Signal, mut interrupt: Signal) {
         _ = interrupt.recv() => "SIGINT",
     };
     tracing::info!(signal = name, "stopping; Kafka brokers that were started here run on");
+}
+
+/// What comes of it is told by events.
+async fn reload_on(mut hangup: Signal, reloads: Arc<Reloads>) {
+    while hangup.recv().await.is_some() {
+        let _ = reloads.ask("SIGHUP".to_owned(), Ask::default()).await;
+    }
 }

@@ -95,11 +95,11 @@ pub(crate) struct RawAgent {
     pub(crate) listen: String,
     /// How often the daemon checks by itself what `understudy check` looks at and disturbs nobody: fence
     /// devices, storage, addresses, Kafka's template, class data, the ledger, peers, certificates. It begins
-    /// at its start, as a changed configuration does. A standby whose check fails goes last.
+    /// at its start, and at each reload. A standby whose check fails goes last.
     #[serde(default = "check_every", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) check_every: Duration,
-    /// The Unix socket where root may also give orders (pause, resume, ack, approve), besides reading the
+    /// The Unix socket where root may also give orders (pause, resume, ack, approve) and reload, besides reading the
     /// same pages. `agent.sock` in `state_dir`, if it is not given.
     #[serde(default)]
     pub(crate) socket: Option<PathBuf>,

@@ -42,6 +42,12 @@ impl EventSink for LogSink {
         }
         match &event.what {
             What::AgentStarted { mode, version } => info!(host = %event.host, mode, version, "watching"),
+            What::Reloaded { by, differences } => {
+                info!(by, "the configuration was reloaded\n  {}", differences.join("\n  "));
+            }
+            What::NotReloaded { by, why } => {
+                error!(by, "not reloaded, and the configuration before stays in force: {why}");
+            }
             What::SignalBlind { signal, why } => warn!(signal, why, "a signal cannot see"),
             What::SignalSees { signal } => info!(signal, "the signal sees again"),
             What::NotRejoined => warn!(

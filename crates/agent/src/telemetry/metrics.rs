@@ -90,6 +90,7 @@ pub struct Metrics {
     epoch: Family<ByBroker, Gauge>,
     steps_failed: Family<ByStep, Counter>,
     blind: Family<BySignal, Gauge>,
+    reloaded: Family<NoLabels, Gauge>,
     ready: Family<ByCheck, Gauge>,
     warns: Family<ByCheck, Gauge>,
     /// The checks of which the last page told.
@@ -188,6 +189,7 @@ impl Default for Metrics {
             epoch: Family::default(),
             steps_failed: Family::default(),
             blind: Family::default(),
+            reloaded: Family::default(),
             ready: Family::default(),
             warns: Family::default(),
             ready_shown: Mutex::default(),
@@ -241,6 +243,8 @@ impl Metrics {
         r.register("ledger_epoch", "The newest epoch in the ledger", self.epoch.clone());
         r.register("steps_failed", "Takeover steps that failed, by kind of error", self.steps_failed.clone());
         r.register("signal_blind", "1 while a signal cannot see", self.blind.clone());
+        let reloaded = "1 if the last reload was applied, 0 if it was refused; not there before the first";
+        r.register("config_last_reload_successful", reloaded, self.reloaded.clone());
         let ready = "0 while a check says that a takeover here would fail; not there without a fresh result";
         r.register("standby_ready", ready, self.ready.clone());
         let warns =
@@ -329,6 +333,19 @@ impl Metrics {
         }
     }
 
+    /// Brokers and signals may be gone, and what is said of the others is said anew.
+    fn reloaded(&self) {
+        self.reloaded.get_or_create(&[]).set(1);
+        self.state.clear();
+        self.blind.clear();
+        for of_brokers in [&self.pages, &self.epoch] {
+            of_brokers.clear();
+        }
+        for of_brokers in [&self.volume_quiet, &self.client_idle] {
+            of_brokers.clear();
+        }
+    }
+
     fn decided(&self, broker: i32, decision: &Decision) {
         for state in Decision::LABELS {
             let now = i64::from(state == decision.label());
@@ -400,6 +417,8 @@ impl EventSink for Metrics {
             What::SignalSees { signal } => {
                 self.blind.get_or_create(&BySignal { signal: signal.clone() }).set(0);
             }
+            What::Reloaded { .. } => self.reloaded(),
+            What::NotReloaded { .. } => drop(self.reloaded.get_or_create(&[]).set(0)),
             _ => {}
         }
         let Some(BrokerId(broker)) = event.broker else { return };

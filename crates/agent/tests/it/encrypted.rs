@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use understudy::http;
 use understudy::telemetry::Metrics;
 
-use crate::surfaces::{cluster, own, status};
+use crate::surfaces::{for_peers, status};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -47,7 +47,7 @@ async fn serving(tls: Arc<Tls>) -> SocketAddr {
     let (_, seen) = watch::channel(status(Some(Timestamp::now())));
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(http::serve(listener, Some(tls), seen, Arc::new(Metrics::default()), own(&[]), cluster()));
+    tokio::spawn(http::serve(listener, Some(tls), seen, Arc::new(Metrics::default()), for_peers(&[])));
     address
 }
 
@@ -105,7 +105,7 @@ async fn metrics_can_be_left_open_and_readiness_is_told_in_short() {
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let tls = tls(dir.path(), &authority, "");
-    tokio::spawn(http::serve(listener, Some(tls), seen, Arc::new(Metrics::default()), own(&[]), cluster()));
+    tokio::spawn(http::serve(listener, Some(tls), seen, Arc::new(Metrics::default()), for_peers(&[])));
     let said = get(address, &authority, "/readyz", "").await;
     assert!(said.contains(" 503 ") && said.ends_with("not ready\n"), "{said}");
 }

@@ -31,11 +31,8 @@ async fn pages() -> (SocketAddr, JoinHandle<std::io::Result<()>>, watch::Sender<
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let own = Arc::new(OwnClients::new("standby-1".into(), BTreeSet::new(), BTreeSet::new()));
-    (
-        address,
-        tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), own, Arc::new(world))),
-        set,
-    )
+    let peers = watch::channel(http::ForPeers { own, cluster: Arc::new(world) }).1;
+    (address, tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), peers)), set)
 }
 
 /// From another address of the loopback than everybody else's: a peer.

@@ -13,6 +13,7 @@ mod guard;
 mod hostile;
 mod ontap;
 mod orders;
+mod reload;
 mod secrets;
 mod socket;
 mod standing_checks;

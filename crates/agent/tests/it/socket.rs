@@ -15,10 +15,10 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 const NOBODY: u32 = 65534;
 
 /// A running agent, ended without a word, as by a power cut.
-struct Agent(Child);
+pub(crate) struct Agent(pub(crate) Child);
 
 impl Agent {
-    fn start(site: &Site) -> Self {
+    pub(crate) fn start(site: &Site) -> Self {
         let mut command = site.command(&["run"]);
         let agent = Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let until = Instant::now() + Duration::from_secs(20);
@@ -37,7 +37,7 @@ impl Drop for Agent {
     }
 }
 
-fn ask(site: &Site, method: &str, path: &str, body: &str) -> Option<(u16, serde_json::Value)> {
+pub(crate) fn ask(site: &Site, method: &str, path: &str, body: &str) -> Option<(u16, serde_json::Value)> {
     let mut stream = UnixStream::connect(site.path("state/agent.sock")).ok()?;
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;

@@ -19,7 +19,7 @@ use recovery::model::{
 };
 use recovery::plan::{Phase, Plan};
 use recovery::policy::Mode;
-use recovery::ports::{Cluster, EventSink, HealthSignal, Note};
+use recovery::ports::{EventSink, HealthSignal, Note};
 use recovery::status::{BrokerStatus, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -57,14 +57,14 @@ pub(crate) fn status(at: Option<Timestamp>) -> Status {
 }
 
 /// What is told of 192.0.2.11, where nobody can connect, to `readers`.
-pub(crate) fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
+fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
     let addresses = ["192.0.2.11".parse().unwrap()].into();
     Arc::new(OwnClients::new("standby-1".into(), addresses, readers.iter().copied().collect()))
 }
 
-/// What a peer is told of is reached.
-pub(crate) fn cluster() -> Arc<dyn Cluster> {
-    Arc::new(World::new())
+/// What peers are told, by a configuration that stays. What they are told of is reached.
+pub(crate) fn for_peers(readers: &[IpAddr]) -> watch::Receiver<http::ForPeers> {
+    watch::channel(http::ForPeers { own: own(readers), cluster: Arc::new(World::new()) }).1
 }
 
 fn emit(metrics: &Metrics, at: Timestamp, what: What) {
@@ -87,8 +87,7 @@ async fn the_pages_follow_the_snapshot() {
     let (set, seen) = watch::channel(status(None));
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let pages =
-        tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), own(&[]), cluster()));
+    let pages = tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), for_peers(&[])));
 
     let (head, body) = get(address, "/livez").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
@@ -152,7 +151,7 @@ async fn peers_get_the_view_of_a_daemon_that_looks_and_no_other() {
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let pages =
-        tokio::spawn(http::serve(listener, None, served, Arc::new(Metrics::default()), own(&[]), cluster()));
+        tokio::spawn(http::serve(listener, None, served, Arc::new(Metrics::default()), for_peers(&[])));
     let (head, body) = get(address, "/v1/view").await;
     assert!(head.contains(" 503 ") && body.contains("no decision has been made yet"), "{head}\n{body}");
 
@@ -200,7 +199,7 @@ async fn who_is_connected_is_told_to_peers_only() {
         let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serve =
-            http::serve(listener, None, seen.clone(), Arc::new(Metrics::default()), own(&readers), cluster());
+            http::serve(listener, None, seen.clone(), Arc::new(Metrics::default()), for_peers(&readers));
         let pages = tokio::spawn(serve);
         let (head, body) = get((here, port).into(), "/v1/clients").await;
         assert!(head.contains(status) && body.contains(said), "{head}\n{body}");
@@ -224,14 +223,9 @@ async fn whether_a_broker_is_reached_from_here_is_told_to_peers_only() {
     };
     let world = World::new();
     let serve = |readers: &[IpAddr], listener| {
-        http::serve(
-            listener,
-            None,
-            seen.clone(),
-            Arc::new(Metrics::default()),
-            own(readers),
-            Arc::new(world.clone()),
-        )
+        let peers = http::ForPeers { own: own(readers), cluster: Arc::new(world.clone()) };
+        let peers = watch::channel(peers).1;
+        http::serve(listener, None, seen.clone(), Arc::new(Metrics::default()), peers)
     };
     let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
     let port = listener.local_addr().unwrap().port();
