@@ -41,7 +41,9 @@ impl LedgerConfig {
     pub fn certificates(&self) -> Vec<CertificateFile> {
         match self {
             Self::Etcd(config) => config.tls.iter().flat_map(etcd::EtcdTls::certificates).collect(),
-            Self::Kafka(config) => config.security.as_deref().into_iter().flat_map(CertificateFile::of).collect(),
+            Self::Kafka(config) => {
+                config.security.as_deref().into_iter().flat_map(CertificateFile::of).collect()
+            }
             Self::File(_) => Vec::new(),
         }
     }
