@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use secrets::Secrets;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -22,13 +23,15 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the very first token is waited for, in which the endpoint's name is resolved and TLS agreed upon.
 const FIRST: Duration = Duration::from_secs(3);
 /// An endpoint is asked this often at most.
-const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_secs(2);
 /// After it gave none, unless somebody wants one before.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
 /// The longest answer that is read, in bytes. Tokens with many roles have some KiB.
 const LONGEST_ANSWER: usize = 256 << 10;
 /// How long a token is good for of which nobody says it.
 const UNSAID: Duration = Duration::from_secs(60);
+/// A token is renewed before this in any case, whatever its endpoint says.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Who gives tokens.
 pub(crate) struct Endpoint {
@@ -63,7 +66,8 @@ struct Timed {
 #[derive(Deserialize)]
 struct Answer {
     access_token: Option<String>,
-    expires_in: Option<u64>,
+    /// A number; some providers write it as a text.
+    expires_in: Option<Value>,
     error: Option<String>,
     error_description: Option<String>,
 }
@@ -173,7 +177,7 @@ impl Endpoint {
                 {
                     return Err(format!("{}: {} answered with a token that is none", self.place, self.url));
                 }
-                let lasts = expires_in.map_or(UNSAID, Duration::from_secs);
+                let lasts = expires_in.as_ref().and_then(seconds).map_or(UNSAID, |lasts| lasts.min(LONGEST));
                 Ok(Timed { value, renew: asked + lasts * 4 / 5, ends: asked + lasts })
             }
             said => Err(self.refused(status, said)),
@@ -206,6 +210,11 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.wanted.notify_one();
     }
+}
+
+fn seconds(said: &Value) -> Option<Duration> {
+    let seconds = said.as_u64().or_else(|| said.as_str()?.parse().ok())?;
+    Some(Duration::from_secs(seconds))
 }
 
 fn is_good(given: &Given) -> bool {

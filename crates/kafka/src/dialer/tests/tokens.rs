@@ -98,6 +98,20 @@ async fn a_token_is_renewed_before_it_ends_and_the_one_before_used_meanwhile() {
 }
 
 #[tokio::test]
+async fn how_long_a_token_lasts_may_be_said_in_any_way() {
+    let (site, broker) = (Site::new(), broker().await);
+    for said in ["\"3600\"", "18446744073709551615", "null", "3599.5", "-1"] {
+        let provider = Provider::start(None).await;
+        provider.answers(200, &GIVEN.replace("3600", said));
+        let dialer = site.asks(format!("http://{}/token", provider.at));
+        for _ in 0..2 {
+            dialer.open(&broker.at, LIMIT).await.unwrap_or_else(|error| panic!("{said}: {error}"));
+        }
+        assert_eq!(provider.asked().len(), 1, "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_broker_that_does_not_take_what_the_endpoint_gave_is_told_and_the_next_token_is_another() {
     let (site, broker) = (Site::new(), broker().await);
     let provider = Provider::start(None).await;
