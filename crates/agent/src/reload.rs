@@ -146,6 +146,8 @@ impl Reloads {
         let looked = looked.unwrap_or_else(|panicked| Err(NotReloaded::Failed(panicked.into())));
         if let (Err(why), false) = (&looked, ask.dry_run) {
             self.tell(&by, why);
+            // The file does not say any more what waits.
+            *lock(&self.waiting) = None;
         }
         let (differences, setup) = looked?;
         let file = lock(&self.in_force).path.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use recovery::model::{Epoch, HostName, Machine};
-use recovery::ports::{Fence, Note, Proof, StepError};
+use recovery::ports::{Fence, MOVED, Note, Proof, StepError, chain};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -279,9 +279,11 @@ impl Fence for Tainted {
         let proof = self.fence.prove(&self.device(host), epoch).await?;
         let proof = Proof { host: host.clone(), ..proof };
         // After it: a pod that has gone elsewhere before that is seen.
-        let there = match self.moves {
-            true => None,
-            false => self.is_there("prove anything of", host, WHERE).await?,
+        let there = match self.is_there("prove anything of", host, WHERE).await {
+            Err(why) if self.moves => {
+                return Ok(Proof { note: proof.note.with(MOVED, chain(&why)), ..proof });
+            }
+            there => there?,
         };
         let text = there.map(|says| format!("{}; {says}", proof.note.text));
         Ok(match text {

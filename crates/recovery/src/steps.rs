@@ -12,7 +12,7 @@ use crate::event::{Event, What};
 use crate::journal::{Direction, EpochJournal};
 use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered, human};
 use crate::plan::{Plan, Proves, Step, Unregister};
-use crate::ports::{Fence, Ports, StepError, chain};
+use crate::ports::{Fence, MOVED, Ports, StepError, chain};
 
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
@@ -89,9 +89,12 @@ impl<'a> Context<'a> {
             }
             Step::Unregister { broker, decision, zookeeper } => {
                 // Of a Kafka that somebody has started here since, it would take the registration.
-                let note = match self.look_here_again(*broker, self.proofs(step)?).await {
-                    Ok(_) => self.unregister(*broker, decision, *zookeeper).await,
-                    Err(error) => Note::new(format!("not sent: {}", chain(&error))),
+                let proofs = self.proofs(step)?;
+                let moved = proofs.iter().find_map(|proof| proof.note.details.get(MOVED).cloned());
+                let note = match (moved, self.look_here_again(*broker, proofs).await) {
+                    (None, Ok(_)) => self.unregister(*broker, decision, *zookeeper).await,
+                    (Some(why), _) => Note::new(format!("not sent: {why}")),
+                    (None, Err(error)) => Note::new(format!("not sent: {}", chain(&error))),
                 };
                 let waits = *zookeeper && !self.is_gone();
                 Ok(if waits { note.and(self.await_expiry(*broker).await) } else { note })

@@ -78,6 +78,8 @@ pub struct Truth {
     pub no_quorum_until: Option<Moment>,
     /// Hosts that are powered off.
     pub fenced: BTreeSet<HostName>,
+    /// Hosts that may be on another machine than their proofs are of.
+    pub moved: BTreeSet<HostName>,
     /// Whether the standby has the address.
     pub address_here: bool,
     /// How long the storage keeps the dead owner's lock: its lease.

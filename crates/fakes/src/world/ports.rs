@@ -12,8 +12,8 @@ use recovery::model::{
     PartitionView, ProbeOutcome, QuorumView, Replication,
 };
 use recovery::ports::{
-    Address, Advertised, BrokerHost, Clock, Cluster, Fence, HealthSignal, Note, ProcessState, Proof, Reach,
-    Standing, StepError, Storage, Unregistered,
+    Address, Advertised, BrokerHost, Clock, Cluster, Fence, HealthSignal, MOVED, Note, ProcessState, Proof,
+    Reach, Standing, StepError, Storage, Unregistered,
 };
 
 fn refused(action: &str, why: &str) -> StepError {
@@ -38,7 +38,11 @@ impl Fence for World {
         if !self.truth().fenced.contains(host) {
             return Err(refused("prove", "the host is on"));
         }
-        Ok(Proof { host: host.clone(), by: "switch".to_owned(), note: Note::new("status is off") })
+        let note = match self.truth().moved.contains(host) {
+            true => Note::new("status is off").with(MOVED, "it was made anew elsewhere"),
+            false => Note::new("status is off"),
+        };
+        Ok(Proof { host: host.clone(), by: "switch".to_owned(), note })
     }
 
     async fn lift(&self, host: &HostName) -> Result<Note, StepError> {

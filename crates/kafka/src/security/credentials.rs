@@ -100,9 +100,9 @@ impl Login {
     }
 
     /// What was shown was not taken.
-    pub(crate) fn refused(&self) {
+    pub(crate) fn refused(&self, shown: &SecretString) {
         if let Some(endpoint) = &self.endpoint {
-            endpoint.forget();
+            endpoint.doubt(shown);
         }
     }
 

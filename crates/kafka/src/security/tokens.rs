@@ -62,6 +62,12 @@ struct Timed {
     ends: Instant,
 }
 
+impl Timed {
+    fn is(&self, shown: &SecretString) -> bool {
+        self.value.expose_secret() == shown.expose_secret()
+    }
+}
+
 /// An answer, good or bad (RFC 6749, 5.1 and 5.2).
 #[derive(Deserialize)]
 struct Answer {
@@ -90,8 +96,9 @@ impl Endpoint {
         let url = config.url().map_err(|why| format!("{place}.url: {why}"))?;
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
-            .redirect(reqwest::redirect::Policy::none())
-            .build();
+            .redirect(reqwest::redirect::Policy::none());
+        // A secret that is not encrypted stays on this host.
+        let http = if url.scheme() == "http" { http.no_proxy() } else { http }.build();
         let http = http.map_err(|error| format!("{place}: no HTTP client can be made: {error}"))?;
         let (begun, wanted, given) = (OnceLock::new(), Arc::default(), watch::Sender::default());
         Ok(Arc::new(Self { config, place, secret, http, url, begun, wanted, given }))
@@ -116,9 +123,13 @@ impl Endpoint {
         }
     }
 
-    /// The last token is of no use.
-    pub(crate) fn forget(&self) {
-        self.given.send_modify(|given| given.token = None);
+    /// A broker did not take the last token: another one is asked for. Other brokers may take this one meanwhile.
+    pub(crate) fn doubt(&self, shown: &SecretString) {
+        self.given.send_modify(|given| {
+            if let Some(token) = given.token.as_mut().filter(|token| token.is(shown)) {
+                token.renew = Instant::now();
+            }
+        });
         self.wanted.notify_one();
     }
 
@@ -227,10 +238,11 @@ async fn keep(endpoint: Weak<Endpoint>, wanted: Arc<Notify>) {
         let asked = Instant::now();
         let again = this.renew().await;
         drop(this);
+        let is_due = |given: &Given| given.token.as_ref().is_none_or(|token| Instant::now() >= token.renew);
         let is_wanted = async {
             wanted.notified().await;
             // Whoever waited for the one that is there now has said so, too.
-            while endpoint.upgrade().is_some_and(|this| is_good(&this.given.borrow())) {
+            while endpoint.upgrade().is_some_and(|this| !is_due(&this.given.borrow())) {
                 wanted.notified().await;
             }
         };

@@ -82,7 +82,7 @@ impl Connection {
             }
             Err(said) => said,
         };
-        login.refused();
+        login.refused(token);
         let said = secrets::Secrets::of([token.expose_secret(), login.secret.expose_secret()]).redact(&said);
         let remedy = match (&login.config.token_endpoint, login.secret_file()) {
             (Some(endpoint), _) => format!(

@@ -31,6 +31,18 @@ async fn a_takeover_recovers_the_broker_and_measures_it_from_the_fault() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_registration_of_a_host_that_moved_is_left_alone() {
+    let world = World::new();
+    let plan = dead_broker(&world).await;
+    world.truth().moved.insert(plan.from.clone());
+    let outcome =
+        take_over(&world.ports(), plan, Cause::Automatic, None, None).await.expect("runs to an end");
+    assert_eq!(outcome.label(), "recovered");
+    assert_eq!(world.truth().unregister_sent, 0, "it may be that of a new incarnation");
+    promises_hold(&world, "moved");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_host_may_have_taken_with_it_is_said() {
     for (alone, words) in [(0, false), (3, true)] {
         let world = World::new();
