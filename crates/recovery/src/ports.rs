@@ -111,8 +111,8 @@ pub trait HealthSignal: Send + Sync {
     async fn look(&self, clock: &dyn Clock) -> Vec<Evidence>;
 }
 
-/// The detail of a proof that says why the host may be on another machine than what was proven is of. A new incarnation of
-/// its broker may run there: nothing is done to what that has in common with the old one.
+/// The detail of a proof that says why the host may be on another machine than what was proven is of. A new incarnation
+/// of its broker may run there: nothing is done to what that has in common with the old one.
 pub const MOVED: &str = "moved";
 
 /// Makes it impossible for a host to write.
@@ -138,8 +138,8 @@ pub trait Fence: Send + Sync {
     fn disbelieve(&self, _rung: &str, _why: &str) {}
     /// The fence of the machine that the host was on when a takeover was planned, where that is what fences the host.
     /// `moves`: the plan has the host made anew on another machine, and starts nothing else, so that what is proven of
-    /// this one holds though the host is on another by then, or nobody can tell; the proof says so as [`MOVED`]. `None`:
-    /// it has fences of its own, or no such machine is known here.
+    /// this one holds though the host is on another by then, or nobody can tell; the proof says so as [`MOVED`].
+    /// `None`: it has fences of its own, or no such machine is known here.
     fn on(&self, _machine: &Machine, _moves: bool) -> Option<Arc<dyn Fence>> {
         None
     }

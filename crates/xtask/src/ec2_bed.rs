@@ -1,5 +1,5 @@
-//! A Python with the parts of the strict EC2 that tests of `understudy-aws` run against, and of the identity provider of
-//! stories with tokens, made once: `<cache>/ec2-<hash of its requirements>`.
+//! A Python with the parts of the strict EC2 that tests of `understudy-aws` run against, and of the identity provider
+//! of stories with tokens, made once: `<cache>/ec2-<hash of its requirements>`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

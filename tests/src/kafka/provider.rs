@@ -24,8 +24,8 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// For one client. Its certificate and key are in `dir`, and it puts there what its tokens are signed as. Each is good
-    /// for `lasts`.
+    /// For one client. Its certificate and key are in `dir`, and it puts there what its tokens are signed as. Each is
+    /// good for `lasts`.
     pub(super) fn start(dir: &Path, artifacts: &Path, client: (&str, &str), lasts: Duration) -> Result<Self> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("bed/provider.py");
         let mut command = Command::new(python()?);

@@ -26,8 +26,8 @@ fn a_pod_is_made_anew_elsewhere_once_its_node_is_proven_to_be_off() {
     });
 }
 
-/// The agent dies when the pod is gone, and nobody has written down that it is: its proof is made anew, of the node that
-/// the pod was on.
+/// The agent dies when the pod is gone, and nobody has written down that it is: its proof is made anew, of the node
+/// that the pod was on.
 #[test]
 fn an_agent_killed_in_the_middle_of_a_rescheduling_carries_on() {
     story_within("an_agent_killed_in_the_middle_of_a_rescheduling_carries_on", LIMIT, |lab| {
@@ -104,8 +104,8 @@ impl<'lab> Bed<'lab> {
         Ok(())
     }
 
-    /// Waits until the broker is back, on another node, and returns how long that took. One takeover did it, which fenced
-    /// the node and has the cluster take all pods from it.
+    /// Waits until the broker is back, on another node, and returns how long that took. One takeover did it, which
+    /// fenced the node and has the cluster take all pods from it.
     fn is_back(&self, fault: Instant) -> Result<Duration> {
         let Self { lab, kubernetes, lost, before, .. } = self;
         self.watch.wait("to be back in every ISR", PATIENCE, Standing::is_complete)?;

@@ -131,7 +131,8 @@ impl KafkaRights {
 }
 
 /// The agent to Kafka. One that shows a certificate is what the listener's `ssl.principal.mapping.rules` make of
-/// that; one that shows a token is who that says, in the claim that the listener's `sasl.oauthbearer.sub.claim.name` names.
+/// that; one that shows a token is who that says, in the claim that the listener's `sasl.oauthbearer.sub.claim.name`
+/// names.
 fn principal(security: Option<&SecurityConfig>) -> String {
     match security {
         Some(SecurityConfig { sasl: Some(sasl), .. }) => match sasl.user.as_ref() {

@@ -1,7 +1,7 @@
 //! The tokens of OAUTHBEARER that an endpoint gives for the agent's own id and secret.
 //!
-//! Nobody who logs in asks an endpoint himself. From the first login on a task keeps a token that is good, so that it is
-//! there when brokers fail and everybody connects anew; only the very first one is waited for.
+//! Nobody who logs in asks an endpoint himself. From the first login on a task keeps a token that is good, so that it
+//! is there when brokers fail and everybody connects anew; only the very first one is waited for.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
