@@ -23,6 +23,7 @@ use recovery::ports::{Note, StepError, chain};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+use crate::access::AccessList;
 use crate::config::Config;
 use crate::world::{self, World};
 
@@ -172,6 +173,10 @@ pub(crate) fn all(world: &Arc<World>, config: &Config) -> Vec<Look> {
         let (key, tls) = (tls.key.clone(), Arc::new(Tls::new(tls)));
         let check = Check::Certificate(key.clone());
         all.push(Look::standing(check, move || looks::pages(key.clone(), tls.clone())));
+    }
+    if !config.access.is_empty() {
+        let access = AccessList::new(&config.access);
+        all.push(Look::standing(Check::Access, move || looks::access(access.clone())));
     }
     let (archive, w) = (Arc::new(config.class_data()), host());
     all.push(Look::standing(Check::ClassData, move || class_data::look(w.clone(), archive.clone())));

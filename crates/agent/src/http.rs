@@ -1,4 +1,4 @@
-//! The agent's own HTTP: liveness, readiness, metrics, status, and the view for its peers. Reads only.
+//! The agent's own HTTP: liveness, readiness, metrics, status, and the view for its peers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_service::Service;
 
+use crate::access::AccessList;
+use crate::guest::Guest;
+use crate::serve::Door;
 use crate::telemetry::Metrics;
 
 /// The decision loop counts as hung when its last snapshot is older than this. It ticks ten times a second.
@@ -69,43 +72,51 @@ pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Answers requests until the task is dropped.
+/// Answers requests until the task is dropped, `others` beside the pages that everybody has. With TLS it takes a
+/// certificate or a token to be told more than whether the agent lives.
 ///
 /// # Errors
 /// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
-    tls: Option<Arc<Tls>>,
+    tls: Option<(Arc<Tls>, watch::Receiver<AccessList>)>,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
-    peers: watch::Receiver<ForPeers>,
+    others: Router,
 ) -> std::io::Result<()> {
-    let for_peers = Router::new()
+    let source = Source { status: status.clone(), metrics: metrics.clone() };
+    let pages = pages(status, metrics).merge(others);
+    let door = tls.map(|(tls, access)| {
+        let open = for_everybody(source, tls.opens_metrics(), access.clone(), pages.clone());
+        Door { tls, access, open }
+    });
+    crate::serve::serve(listener, pages, door).await
+}
+
+/// What only peers are told.
+pub fn peer_pages(peers: watch::Receiver<ForPeers>) -> Router {
+    Router::new()
         .route(clients::PATH, get(clients_page))
         .route(&format!("{}{{broker}}", advertised::PATH), get(reach_page))
-        .with_state(peers);
-    let source = Source { status: status.clone(), metrics: metrics.clone() };
-    let pages = pages(status, metrics).merge(for_peers);
-    let open = tls.as_ref().map(|tls| for_everybody(source, tls.clone(), pages.clone()));
-    crate::serve::serve(listener, pages, tls.zip(open)).await
+        .with_state(peers)
 }
 
 /// The pages for who shows no certificate: all of them with a token, and without one what tells nothing of the brokers.
-fn for_everybody(source: Source, tls: Arc<Tls>, all: Router) -> Router {
+fn for_everybody(source: Source, metrics: bool, access: watch::Receiver<AccessList>, all: Router) -> Router {
     let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz_in_short));
-    let open = if tls.opens_metrics() { open.route("/metrics", get(metrics_page)) } else { open };
-    let with_token = move |request: Request| {
-        let (tls, mut all) = (tls.clone(), all.clone());
+    let open = if metrics { open.route("/metrics", get(metrics_page)) } else { open };
+    let with_token = move |ConnectInfo(guest): ConnectInfo<Guest>, mut request: Request| {
+        let (access, mut all) = (access.borrow().clone(), all.clone());
         async move {
             let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
-            match sent {
-                Some(sent) if tls.knows(&sent).await => {
-                    let Ok(answer) = all.call(request).await;
-                    answer
-                }
-                sent => who_are_you(sent.is_some()),
-            }
+            let Some(sent) = sent else { return who_are_you(false) };
+            let (Some(caller), Guest::Remote(from, _)) = (access.by_token(&sent).await, guest) else {
+                return who_are_you(true);
+            };
+            request.extensions_mut().insert(ConnectInfo(Guest::Remote(from, Some(caller))));
+            let Ok(answer) = all.call(request).await;
+            answer
         }
     };
     open.with_state(source).fallback(with_token)
@@ -113,9 +124,9 @@ fn for_everybody(source: Source, tls: Arc<Tls>, all: Router) -> Router {
 
 fn who_are_you(sent: bool) -> Response {
     let why = match sent {
-        true => "the token is none of agent.tls.tokens\n",
+        true => "the token is that of no [[agent.access]]\n",
         false => {
-            "show a certificate of the agents' authority, or send one of agent.tls.tokens as Authorization: Bearer\n"
+            "show a certificate of the agents' authority, or send the token of an [[agent.access]] as Authorization: Bearer\n"
         }
     };
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response()
@@ -210,11 +221,11 @@ async fn view_page(State(source): State<Source>) -> Response {
 /// Who is connected to the brokers here, for the peers that may take them over.
 async fn clients_page(
     State(peers): State<watch::Receiver<ForPeers>>,
-    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    ConnectInfo(guest): ConnectInfo<Guest>,
 ) -> Response {
     let ForPeers { own, .. } = peers.borrow().clone();
-    if !own.may_read(from.ip()) {
-        return only_peers(from);
+    if !guest.address().is_some_and(|from| own.may_read(from)) {
+        return only_peers(&guest);
     }
     match own.page().await {
         Ok(page) => Json(page.as_ref()).into_response(),
@@ -226,19 +237,19 @@ async fn clients_page(
 /// calls the broker back; it names no address, so that nobody can have this agent dial what he likes.
 async fn reach_page(
     State(peers): State<watch::Receiver<ForPeers>>,
-    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    ConnectInfo(guest): ConnectInfo<Guest>,
     Path(broker): Path<i32>,
 ) -> Response {
     let ForPeers { own, cluster } = peers.borrow().clone();
-    if !own.may_read(from.ip()) {
-        return only_peers(from);
+    if !guest.address().is_some_and(|from| own.may_read(from)) {
+        return only_peers(&guest);
     }
     let (host, found) = (own.host().clone(), cluster.reach(BrokerId(broker)).await);
     Json(ReachPage { host, found }).into_response()
 }
 
-fn only_peers(from: SocketAddr) -> Response {
-    let why =
-        format!("only peers are told, and {} is not the address in the url of a [[peer]] here\n", from.ip());
+fn only_peers(guest: &Guest) -> Response {
+    let from = guest.address().map_or_else(|| "the socket".to_owned(), |from| from.to_string());
+    let why = format!("only peers are told, and {from} is not the address in the url of a [[peer]] here\n");
     (StatusCode::FORBIDDEN, why).into_response()
 }

@@ -2,13 +2,16 @@
 //!
 //! A library only so that tests reach its parts; the binary `understudy` is [`run`].
 
+pub mod access;
 mod checks;
 pub mod cli;
 mod commands;
 pub mod config;
 mod evidence;
 pub mod exit;
+mod guest;
 pub mod http;
+mod order_pages;
 mod orders;
 mod output;
 pub mod refusal;

@@ -205,6 +205,10 @@ impl Case<'_> {
             }
             Request::Switchover { broker, to, at, until } => {
                 self.ahead(until, "the order would expire")?;
+                if until <= at {
+                    let why = format!("the order would expire at {until:.0}, and begin at {at:.0}");
+                    return Err(OrderError::Usage(why));
+                }
                 self.switchable(broker, &to, at)?;
                 Instruction::Switchover { broker, to, epoch: self.epoch(broker), at, until }
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +15,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tower_service::Service;
+
+use crate::access::AccessList;
+use crate::guest::Guest;
 
 /// How long a request's head may take, and the pause before the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(5);
@@ -37,7 +41,15 @@ const OF_ONE_ADDRESS: usize = 32;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The pages as one connection has them.
-type Pages = AddExtension<Router, ConnectInfo<SocketAddr>>;
+type Pages = AddExtension<Router, ConnectInfo<Guest>>;
+
+/// What makes connections TLS, and tells who is at the other end.
+pub(crate) struct Door {
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) access: watch::Receiver<AccessList>,
+    /// The pages for who shows no certificate.
+    pub(crate) open: Router,
+}
 
 /// Who is being answered, and how often.
 #[derive(Debug, Clone, Default)]
@@ -80,18 +92,12 @@ impl Drop for Seat {
 }
 
 /// Answers until the task is dropped. A connection beyond the limits is closed at once, and costs the others
-/// nothing. `tls`: each is encrypted, and `pages` are for who shows a certificate; the pages there are for the others.
+/// nothing. Behind a door each is encrypted, and `pages` are for who shows a certificate.
 ///
 /// # Errors
 /// Never by what anybody sends; the listener's own errors pass.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    pages: Router,
-    tls: Option<(Arc<Tls>, Router)>,
-) -> io::Result<()> {
-    let mut pages = pages.into_make_service_with_connect_info::<SocketAddr>();
-    let (tls, open) = tls.unzip();
-    let mut open = open.map(Router::into_make_service_with_connect_info::<SocketAddr>);
+pub(crate) async fn serve(listener: TcpListener, pages: Router, door: Option<Door>) -> io::Result<()> {
+    let door = door.map(Arc::new);
     let guests = Guests::default();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -104,20 +110,20 @@ pub(crate) async fn serve(
             }
         };
         let Some(seat) = guests.seat(from.ip().to_canonical()) else { continue };
-        let Ok(pages) = pages.call(from).await;
-        let open = match &mut open {
-            Some(open) => open.call(from).await.ok(),
-            None => None,
-        };
-        let tls = tls.clone().zip(open);
+        let (pages, door) = (pages.clone(), door.clone());
         tokio::spawn(async move {
             let _seat = seat;
             let connection = async {
-                let Some((tls, open)) = tls else { return answer(stream, pages).await };
+                let Some(door) = door else {
+                    return answer(stream, pages, Guest::Remote(from, None)).await;
+                };
                 // One that cannot be agreed upon is told where it is asked: by the other side.
-                if let Ok(Ok((stream, known))) = timeout(HEAD, tls.accept(stream)).await {
-                    answer(stream, if known { pages } else { open }).await;
-                }
+                let Ok(Ok((stream, names))) = timeout(HEAD, door.tls.accept(stream)).await else { return };
+                let Some(names) = names else {
+                    return answer(stream, door.open.clone(), Guest::Remote(from, None)).await;
+                };
+                let caller = door.access.borrow().by_certificate(&names);
+                answer(stream, pages, Guest::Remote(from, Some(caller))).await;
             };
             let _ = timeout(LIFE, connection).await;
         });
@@ -125,7 +131,8 @@ pub(crate) async fn serve(
 }
 
 /// Answers on one connection. What ends it is the other side's business.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Pages) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Router, guest: Guest) {
+    let Ok(pages): Result<Pages, _> = pages.into_make_service_with_connect_info::<Guest>().call(guest).await;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages)).await;

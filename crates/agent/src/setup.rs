@@ -8,6 +8,7 @@ use recovery::status::Status;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::access::AccessList;
 use crate::checks::{self, StandingChecks};
 use crate::config::Config;
 use crate::http::ForPeers;
@@ -43,6 +44,11 @@ impl Setup {
     pub(crate) fn desk(&self) -> Desk {
         let World { ports, topology, policy, .. } = self.world.as_ref();
         Desk::new(ports.ledger.clone(), topology.clone(), policy.mode)
+    }
+
+    /// Who may ask over the network.
+    pub(crate) fn access(&self) -> AccessList {
+        AccessList::new(&self.config.access)
     }
 
     /// What peers are told.

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, DnsName, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, ServerConfig};
 use schemars::JsonSchema;
-use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use webpki::EndEntityCert;
 
 use crate::certificate::CertificateFile;
-use crate::fence::{OptionValue, resolve};
 use crate::off_path::off_path;
 use kafka::security::given;
 
@@ -28,15 +28,13 @@ use kafka::security::given;
 const EVERY: Duration = Duration::from_secs(1);
 /// How long reading them may take. They are read in microseconds.
 const READ_LIMIT: Duration = Duration::from_secs(5);
-/// A shorter token is guessed sooner than it is sent.
-const SHORTEST_TOKEN: usize = 16;
 
 /// How this agent's pages are served with TLS, and how it asks peers whose `url` begins with `https://`. Without the
 /// section they are served as they are, to everybody who reaches `listen`.
 ///
 /// With it, `/livez` and `/readyz` are for everybody, the latter without its detail. All other pages are for who
-/// shows a certificate of `ca`, as the agents do among themselves, or sends one of `tokens` as
-/// `Authorization: Bearer …`.
+/// shows a certificate of `ca`, as the agents do among themselves, or sends a token of an `[[agent.access]]`. Orders
+/// take a role, which an `[[agent.access]]` gives.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
@@ -46,15 +44,11 @@ pub struct TlsConfig {
     /// The file with its key, as PEM, not encrypted.
     pub key: PathBuf,
     /// The file with the authorities of the agents' certificates, as PEM: best one of their own, for who has a
-    /// certificate of it reads every page.
+    /// certificate of it reads every page, and one for a name in an `[[agent.access]]` has the role there.
     pub ca: PathBuf,
     /// Whether `/metrics` is for everybody, too: for a scraper that has neither.
     #[serde(default)]
     pub open_metrics: bool,
-    /// What others send who may read every page: `{ file = "…" }`, `{ env = "…" }` or `{ credential = "…" }`, of 16
-    /// characters at least.
-    #[serde(default)]
-    pub tokens: Vec<OptionValue>,
 }
 
 impl TlsConfig {
@@ -63,12 +57,7 @@ impl TlsConfig {
     pub fn problems(&self) -> Vec<String> {
         let paths = [("certificate", &self.certificate), ("key", &self.key), ("ca", &self.ca)];
         let relative = paths.iter().filter(|(_, path)| !path.is_absolute());
-        let relative =
-            relative.map(|(key, path)| format!("{key}: `{}` must be an absolute path", path.display()));
-        let plain = self.tokens.iter().any(|token| matches!(token, OptionValue::Plain(_)));
-        let plain = plain
-            .then(|| "tokens: a token is a secret; write { file = \"…\" } or { env = \"…\" }".to_owned());
-        relative.chain(plain).collect()
+        relative.map(|(key, path)| format!("{key}: `{}` must be an absolute path", path.display())).collect()
     }
 
     /// The files with certificates.
@@ -82,6 +71,7 @@ impl TlsConfig {
 pub struct Tls {
     config: TlsConfig,
     read: Mutex<Option<(Instant, Arc<Material>)>>,
+    now: fn() -> UnixTime,
 }
 
 /// What the files hold.
@@ -89,6 +79,8 @@ struct Material {
     files: [Vec<u8>; 3],
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// Judges the certificates of readers.
+    readers: Arc<dyn ClientCertVerifier>,
 }
 
 impl std::fmt::Debug for Material {
@@ -102,7 +94,7 @@ impl Tls {
     /// By this section. Its files are read when they are needed.
     #[must_use]
     pub fn new(config: TlsConfig) -> Self {
-        Self { config, read: Mutex::default() }
+        Self { config, read: Mutex::default(), now: UnixTime::now }
     }
 
     /// Whether `/metrics` is for everybody.
@@ -116,22 +108,28 @@ impl Tls {
     /// # Errors
     /// In words: which file is of no use, and why.
     pub async fn look(&self) -> Result<(), String> {
-        self.anew(None).await?;
-        for token in &self.config.tokens {
-            token_of(token).await?;
-        }
-        Ok(())
+        self.anew(None).await.map(drop)
     }
 
-    /// Begins TLS with somebody who has connected. `true`: a certificate of the authority was shown.
+    /// Begins TLS with somebody who has connected. Whoever showed a certificate of the authority comes with the DNS
+    /// names in it.
     ///
     /// # Errors
     /// In words: the files, or what the other side did.
-    pub async fn accept(&self, stream: TcpStream) -> Result<(server::TlsStream<TcpStream>, bool), String> {
-        let server = self.current().await?.server.clone();
-        let stream = TlsAcceptor::from(server).accept(stream).await.map_err(|error| error.to_string())?;
-        let known = stream.get_ref().1.peer_certificates().is_some();
-        Ok((stream, known))
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(server::TlsStream<TcpStream>, Option<Vec<String>>), String> {
+        let current = self.current().await?;
+        let stream = TlsAcceptor::from(current.server.clone()).accept(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let chain = stream.get_ref().1.peer_certificates().and_then(|chain| chain.split_first());
+        let Some((shown, between)) = chain else { return Ok((stream, None)) };
+        // A session that goes on remembers a certificate that was good when it began.
+        let still = current.readers.verify_client_cert(shown, between, (self.now)());
+        still.map_err(|error| error.to_string())?;
+        let names = dns_names(shown);
+        Ok((stream, Some(names)))
     }
 
     /// Begins TLS with a peer called `host`.
@@ -147,17 +145,6 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| format!("`{host}` is no name that a certificate can have"))?;
         TlsConnector::from(client).connect(name, stream).await.map_err(|error| error.to_string())
-    }
-
-    /// Whether `sent` is one of the tokens.
-    pub async fn knows(&self, sent: &str) -> bool {
-        for token in &self.config.tokens {
-            let Ok(token) = token_of(token).await else { continue };
-            if same(token.expose_secret().as_bytes(), sent.as_bytes()) {
-                return true;
-            }
-        }
-        false
     }
 
     fn last(&self) -> MutexGuard<'_, Option<(Instant, Arc<Material>)>> {
@@ -218,7 +205,7 @@ impl Material {
         let server = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| broken(&error))?
-            .with_client_cert_verifier(readers)
+            .with_client_cert_verifier(readers.clone())
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(apart)?;
         let peers = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
@@ -228,25 +215,20 @@ impl Material {
             .with_webpki_verifier(peers.build().map_err(|error| broken(&error))?)
             .with_client_auth_cert(chain, key)
             .map_err(apart)?;
-        Ok(Self { files, client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { files, client: Arc::new(client), server: Arc::new(server), readers })
     }
 }
 
-async fn token_of(token: &OptionValue) -> Result<SecretString, String> {
-    let read = resolve("agent.tls.tokens", token).await.map_err(|error| recovery::ports::chain(&error))?;
-    if read.expose_secret().trim().len() < SHORTEST_TOKEN {
-        return Err(format!(
-            "agent.tls.tokens: one is shorter than {SHORTEST_TOKEN} characters, and would be guessed: make one with \
-             `openssl rand -hex 32`"
-        ));
-    }
-    Ok(read)
+/// Whether a certificate can have it as the name of one host: no address, no wildcard, no root at its end.
+#[must_use]
+pub fn is_dns_name(text: &str) -> bool {
+    DnsName::try_from(text).is_ok() && !text.ends_with('.')
 }
 
-/// Compares in a time that does not depend on where the two differ.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    let differ = one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b));
-    one.len() == other.len() && differ == 0
+/// Those of a certificate that was verified.
+fn dns_names(shown: &CertificateDer<'_>) -> Vec<String> {
+    let parsed = EndEntityCert::try_from(shown);
+    parsed.map(|it| it.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

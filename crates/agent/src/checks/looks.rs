@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::Item;
+use crate::access::AccessList;
 use crate::config::Config;
 use crate::world::{self, World};
 
@@ -202,6 +203,16 @@ pub(super) async fn pages(key: PathBuf, tls: Arc<Tls>) -> Vec<Item> {
             vec![Item::warn(item, why, remedy)]
         }
     }
+}
+
+/// Whether the tokens of `[[agent.access]]` tell their holders apart.
+pub(super) async fn access(access: AccessList) -> Vec<Item> {
+    let found = access.look().await;
+    if found.is_empty() {
+        return vec![Item::ok(Check::Access, "everybody with a token is told from the others")];
+    }
+    let remedy = "until then its holder is told nothing, or may do what the lower of two roles may; no takeover depends on it";
+    found.into_iter().map(|why| Item::warn(Check::Access, why, remedy)).collect()
 }
 
 /// Whether a peer tells who is connected to the brokers on its host. What it does not tell of waits for its

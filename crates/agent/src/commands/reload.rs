@@ -10,10 +10,10 @@ use tokio::net::UnixStream;
 use crate::cli::{Global, Reload};
 use crate::config::{Config, ConfigError};
 use crate::exit::Exit;
+use crate::order_pages::RELOAD;
 use crate::output::{print, say};
 use crate::refusal::Refused;
 use crate::reload::{Ask, Became, Report};
-use crate::socket::RELOAD;
 
 /// The longest answer that is read: some words for each changed key.
 const LONGEST_ANSWER: u64 = 16 << 20;

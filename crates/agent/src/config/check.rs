@@ -14,6 +14,8 @@ use kubernetes::KubernetesTaintConfig;
 use recovery::model::{BrokerId, Endpoint, HostName, Standby, Topology, human};
 use recovery::policy::{Mode, Policy};
 
+use crate::access::{self, AccessConfig};
+
 use super::brokers::Brokers;
 use super::document::Document;
 use super::problem::Problem;
@@ -81,6 +83,7 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
         state_dir: agent.state_dir,
         listen,
         tls: agent.tls,
+        access: agent.access,
         socket: agent.socket,
         check_every: agent.check_every,
         topology,
@@ -110,6 +113,7 @@ pub(super) struct Agent {
     pub(super) state_dir: PathBuf,
     pub(super) listen: Option<SocketAddr>,
     pub(super) tls: Option<TlsConfig>,
+    pub(super) access: Vec<AccessConfig>,
     pub(super) socket: PathBuf,
     pub(super) check_every: Duration,
 }
@@ -206,9 +210,16 @@ impl Check<'_> {
             let remedy = "each round logs in to every fence device: set it to minutes";
             self.doc.problem("agent.check_every", "is shorter than 1s", remedy);
         }
-        let RawAgent { host, state_dir, check_every, tls, .. } = agent;
+        let RawAgent { host, state_dir, check_every, tls, access, .. } = agent;
         self.driver("agent.tls", tls.as_ref().map(TlsConfig::problems).unwrap_or_default());
-        Some(Agent { here: HostName(host), state_dir, listen, tls, socket, check_every })
+        for (i, problem) in access::problems(&access) {
+            self.driver(&format!("agent.access[{i}]"), vec![problem]);
+        }
+        if tls.is_none() && !access.is_empty() {
+            let remedy = "add [agent.tls], or give orders as root on the Unix socket, which takes no section";
+            self.doc.problem("agent.access", "grants nothing without TLS", remedy);
+        }
+        Some(Agent { here: HostName(host), state_dir, listen, tls, access, socket, check_every })
     }
 
     fn cluster(&mut self) -> Option<ClusterConfig> {

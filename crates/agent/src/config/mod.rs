@@ -35,6 +35,8 @@ use ontap::storage::StorageConfig;
 use recovery::model::{Broker, BrokerId, HostName, Topology};
 use recovery::policy::Policy;
 
+use crate::access::AccessConfig;
+
 pub use address::AddressConfig;
 pub use broker_host::BrokerHostConfig;
 pub use difference::{Difference, Written};
@@ -82,6 +84,8 @@ pub struct Config {
     pub own_addresses: BTreeMap<HostName, IpAddr>,
     /// How its own pages are secured, and what it shows to peers.
     pub tls: Option<TlsConfig>,
+    /// Who may ask over the network, and for what.
+    pub access: Vec<AccessConfig>,
     /// The agents that are asked what they see.
     pub peers: Vec<PeerConfig>,
     /// Where this host tries to write.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aws::Ec2StatusConfig;
 
+use crate::access::AccessConfig;
 use crate::config::AddressConfig;
 use crate::config::BrokerHostConfig;
 use crate::config::FenceConfig;
@@ -90,7 +91,7 @@ pub(crate) struct RawAgent {
     /// address or on a management network. Peers cannot reach the loopback address. `/v1/clients`, which
     /// names who is connected to brokers here, and `/v1/reach/N`, which dials broker N where the cluster
     /// advertises it, are given only to the addresses in `url` of each `[[peer]]`. `[agent.tls]` encrypts it and asks who
-    /// reads.
+    /// reads; `[[agent.access]]` then has orders taken there.
     #[serde(default = "listen")]
     pub(crate) listen: String,
     /// How often the daemon checks by itself what `understudy check` looks at and disturbs nobody: fence
@@ -99,12 +100,15 @@ pub(crate) struct RawAgent {
     #[serde(default = "check_every", with = "humantime_serde")]
     #[schemars(with = "String")]
     pub(crate) check_every: Duration,
-    /// The Unix socket where root may also give orders (pause, resume, ack, approve) and reload, besides reading the
-    /// same pages. `agent.sock` in `state_dir`, if it is not given.
+    /// The Unix socket where root may also give orders (pause, resume, ack, approve, switchover) and reload, besides
+    /// reading the same pages. `agent.sock` in `state_dir`, if it is not given.
     #[serde(default)]
     pub(crate) socket: Option<PathBuf>,
     #[serde(default)]
     pub(crate) tls: Option<TlsConfig>,
+    #[serde(default)]
+    #[schemars(default)]
+    pub(crate) access: Vec<AccessConfig>,
 }
 
 pub(super) fn state_dir() -> PathBuf {

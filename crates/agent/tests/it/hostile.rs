@@ -31,7 +31,7 @@ async fn pages() -> (SocketAddr, JoinHandle<std::io::Result<()>>, watch::Sender<
     let listener = http::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let own = Arc::new(OwnClients::new("standby-1".into(), BTreeSet::new(), BTreeSet::new()));
-    let peers = watch::channel(http::ForPeers { own, cluster: Arc::new(world) }).1;
+    let peers = http::peer_pages(watch::channel(http::ForPeers { own, cluster: Arc::new(world) }).1);
     (address, tokio::spawn(http::serve(listener, None, seen, Arc::new(Metrics::default()), peers)), set)
 }
 

@@ -77,6 +77,12 @@ async fn orders_are_taken_as_from_the_command_line() {
         ("/v1/brokers/7/pause", r#"{"reason": "x"}"#, 404),
         ("/v1/brokers/one/pause", r#"{"reason": "x"}"#, 404),
         ("/v1/brokers/1/failover", r#"{"reason": "x"}"#, 404),
+        ("/v1/brokers/1/switchover", r#"{"to": "kafka-2"}"#, 400),
+        (
+            "/v1/brokers/1/switchover",
+            r#"{"to": "standby-1", "at": "2099-01-02T00:00:00Z", "until": "2099-01-01T00:00:00Z"}"#,
+            400,
+        ),
         ("/v1/approve", "", 404),
     ] {
         let (code, why) = post(path, body);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use drivers::clients::own::OwnClients;
 use drivers::health_signal::peer::PeerConfig;
 use drivers::storage::nfs_client::NfsClient;
@@ -63,8 +64,8 @@ fn own(readers: &[IpAddr]) -> Arc<OwnClients> {
 }
 
 /// What peers are told, by a configuration that stays. What they are told of is reached.
-pub(crate) fn for_peers(readers: &[IpAddr]) -> watch::Receiver<http::ForPeers> {
-    watch::channel(http::ForPeers { own: own(readers), cluster: Arc::new(World::new()) }).1
+pub(crate) fn for_peers(readers: &[IpAddr]) -> Router {
+    http::peer_pages(watch::channel(http::ForPeers { own: own(readers), cluster: Arc::new(World::new()) }).1)
 }
 
 fn emit(metrics: &Metrics, at: Timestamp, what: What) {
@@ -224,7 +225,7 @@ async fn whether_a_broker_is_reached_from_here_is_told_to_peers_only() {
     let world = World::new();
     let serve = |readers: &[IpAddr], listener| {
         let peers = http::ForPeers { own: own(readers), cluster: Arc::new(world.clone()) };
-        let peers = watch::channel(peers).1;
+        let peers = http::peer_pages(watch::channel(peers).1);
         http::serve(listener, None, seen.clone(), Arc::new(Metrics::default()), peers)
     };
     let listener = http::bind("0.0.0.0:0".parse().unwrap()).await.unwrap();

@@ -53,6 +53,16 @@ pub enum OptionValue {
     },
 }
 
+impl OptionValue {
+    /// The value itself; a secret is read anew. `name` is for the error.
+    ///
+    /// # Errors
+    /// In words: why there is none.
+    pub async fn read(&self, name: &str) -> Result<SecretString, String> {
+        resolve(name, self).await.map_err(|error| recovery::ports::chain(&error))
+    }
+}
+
 // By hand, because a plain value may be a password too.
 impl fmt::Debug for OptionValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

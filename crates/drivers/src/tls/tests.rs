@@ -34,11 +34,15 @@ fn tls(dir: &Path, more: &str) -> Tls {
     Tls::new(config)
 }
 
-/// What each side says of the other: whether the server knows the client, and what the client says.
-async fn meet(server: &Tls, client: &Tls, host: &str) -> (Result<bool, String>, Result<(), String>) {
+/// What each side says of the other: the server, by which DNS names it knows the client; and what the client says.
+async fn meet(
+    server: &Tls,
+    client: &Tls,
+    host: &str,
+) -> (Result<Option<Vec<String>>, String>, Result<(), String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let accept = async { server.accept(listener.accept().await.unwrap().0).await.map(|(_, known)| known) };
+    let accept = async { server.accept(listener.accept().await.unwrap().0).await.map(|(_, names)| names) };
     let connect = async { client.connect(TcpStream::connect(at).await.unwrap(), host).await.map(drop) };
     tokio::join!(accept, connect)
 }
@@ -48,7 +52,7 @@ async fn agents_of_one_authority_know_each_other_by_the_address_of_the_url() {
     let authority = Authority::new("agents");
     let (one, other) = (files(&authority), files(&authority));
     let (one, other) = (tls(one.path(), ""), tls(other.path(), ""));
-    assert_eq!(meet(&one, &other, "127.0.0.1").await, (Ok(true), Ok(())));
+    assert_eq!(meet(&one, &other, "127.0.0.1").await, (Ok(Some(vec![])), Ok(())));
     let (_, client) = meet(&one, &other, "10.0.0.7").await;
     assert!(client.unwrap_err().contains("not valid for"), "another host's certificate");
     assert!(
@@ -70,11 +74,11 @@ async fn files_are_read_anew_and_bad_ones_leave_what_there_was() {
     let dir = files(&authority);
     let (one, other) = (tls(dir.path(), ""), files(&authority));
     let other = tls(other.path(), "");
-    assert_eq!(meet(&one, &other, "127.0.0.1").await.0, Ok(true));
+    assert_eq!(meet(&one, &other, "127.0.0.1").await.0, Ok(Some(vec![])));
     let age = |tls: &Tls| tls.last().as_mut().unwrap().0 -= 2 * EVERY;
     fs::write(dir.path().join("agent.crt"), "no certificate").unwrap();
     age(&one);
-    assert_eq!(meet(&one, &other, "127.0.0.1").await.0, Ok(true), "by what it held before");
+    assert_eq!(meet(&one, &other, "127.0.0.1").await.0, Ok(Some(vec![])), "by what it held before");
     assert!(one.look().await.unwrap_err().contains("agent.crt has no certificate as PEM"));
     // Another authority altogether.
     write(dir.path(), &Authority::new("new"));
@@ -106,24 +110,33 @@ async fn what_is_wrong_with_the_files_is_told_with_their_names() {
 }
 
 #[tokio::test]
-async fn a_token_is_known_whole_and_is_long_enough() {
-    let dir = files(&Authority::new("agents"));
-    let path = dir.path().join("token");
-    let with_token = tls(dir.path(), &format!("tokens = [{{ file = {:?} }}]", path.display().to_string()));
-    fs::write(&path, "0123456789abcdef\n").unwrap();
-    assert!(with_token.look().await.is_ok() && with_token.knows("0123456789abcdef").await);
-    for wrong in ["", "0123456789abcdeF", "0123456789abcde", "0123456789abcdef0"] {
-        assert!(!with_token.knows(wrong).await, "{wrong}");
-    }
-    fs::write(&path, "short").unwrap();
-    let why = with_token.look().await.unwrap_err();
-    assert!(why.contains("shorter than 16 characters") && !with_token.knows("short").await, "{why}");
-    let plain: TlsConfig =
-        toml::from_str("certificate = \"a\"\nkey = \"/k\"\nca = \"/c\"\ntokens = [\"secret\"]").unwrap();
-    let problems = plain.problems().join("; ");
-    assert!(
-        problems.contains("certificate: `a` must be an absolute path")
-            && problems.contains("tokens: a token")
+async fn who_shows_a_certificate_is_told_by_all_dns_names_in_it() {
+    let authority = Authority::new("agents");
+    let (one, other) = (files(&authority), files(&authority));
+    let own = authority.issue(&["ada.example.com", "10.0.0.9", "*.example.com"]);
+    fs::write(other.path().join("agent.crt"), &own.pem).unwrap();
+    fs::write(other.path().join("agent.key"), &own.key).unwrap();
+    let names = vec!["ada.example.com".to_owned(), "*.example.com".to_owned()];
+    assert_eq!(
+        meet(&tls(one.path(), ""), &tls(other.path(), ""), "127.0.0.1").await,
+        (Ok(Some(names)), Ok(()))
     );
-    assert!(!problems.contains("secret\""), "{problems}");
+}
+
+#[test]
+fn paths_are_absolute() {
+    let relative: TlsConfig = toml::from_str("certificate = \"a\"\nkey = \"/k\"\nca = \"/c\"").unwrap();
+    assert_eq!(relative.problems(), ["certificate: `a` must be an absolute path"]);
+}
+
+#[tokio::test]
+async fn a_session_does_not_outlive_the_certificate_that_began_it() {
+    let authority = Authority::new("agents");
+    let (one, other) = (files(&authority), files(&authority));
+    let (mut server, client) = (tls(one.path(), ""), tls(other.path(), ""));
+    assert_eq!(meet(&server, &client, "127.0.0.1").await.0, Ok(Some(vec![])));
+    // TLS itself still goes by this machine's clock, as it goes by no clock where a session goes on.
+    server.now = || UnixTime::since_unix_epoch(Duration::from_secs(132 * 365 * 86_400));
+    let refused = meet(&server, &client, "127.0.0.1").await.0.unwrap_err();
+    assert!(refused.contains("expired"), "{refused}");
 }

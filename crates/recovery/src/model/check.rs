@@ -32,6 +32,8 @@ pub enum Check {
     NfsClient,
     /// A peer tells who is connected to the brokers on its host.
     Peer(HostName),
+    /// Who is to ask over the network can be told from others.
+    Access,
     /// The certificates in a file are valid.
     Certificate(PathBuf),
     /// The class-data archive fits Kafka and its Java.
@@ -67,6 +69,7 @@ impl Check {
             Self::Fence(_) => "fence",
             Self::NfsClient => "nfs_client",
             Self::Peer(_) => "peer",
+            Self::Access => "access",
             Self::Certificate(_) => "certificate",
             Self::ClassData => "class_data",
             Self::Logs(_) => "logs",
@@ -83,9 +86,12 @@ impl Check {
     #[must_use]
     pub fn of(&self) -> String {
         match self {
-            Self::Configuration | Self::Ledger | Self::Cluster | Self::NfsClient | Self::ClassData => {
-                String::new()
-            }
+            Self::Configuration
+            | Self::Ledger
+            | Self::Cluster
+            | Self::NfsClient
+            | Self::Access
+            | Self::ClassData => String::new(),
             Self::Signal(name)
             | Self::Controller(name)
             | Self::Rights(name)
@@ -133,6 +139,7 @@ impl fmt::Display for Check {
             Self::Fence(host) => write!(f, "fence of {host}"),
             Self::NfsClient => write!(f, "NFS client"),
             Self::Peer(host) => write!(f, "peer {host}: clients"),
+            Self::Access => write!(f, "access"),
             Self::Certificate(file) => write!(f, "certificate {}", file.display()),
             Self::ClassData => write!(f, "class data"),
             Self::Logs(broker) => write!(f, "broker {broker}: logs to read after a crash"),

@@ -176,7 +176,11 @@ impl Observation {
                 None => broker.home == *host,
             },
             // It goes without them.
-            Check::Controller(_) | Check::Peer(_) | Check::ClassData | Check::ListenerCertificate(_) => false,
+            Check::Controller(_)
+            | Check::Peer(_)
+            | Check::Access
+            | Check::ClassData
+            | Check::ListenerCertificate(_) => false,
             check => check.broker().is_none_or(|about| about == broker.id),
         }
     }
