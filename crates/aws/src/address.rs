@@ -9,7 +9,7 @@ use recovery::model::{Endpoint, Epoch, PLACED};
 use recovery::ports::{Address, Note, StepError};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::Ec2Config;
 use crate::fault::Fault;
@@ -144,6 +144,21 @@ impl SecondaryIp {
         }
     }
 
+    /// Reads once more whether it is here: somebody else's script may have moved it once it was on the link.
+    async fn stays(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        match self.place(own, Deadline::of(deadline.left().max(LAST_READ))).await {
+            Ok(Place::Ours) => Ok(()),
+            Ok(place) => {
+                let why = format!(
+                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an agent that \
+                     the ledger does not know), and end that"
+                );
+                Err(self.own.refused(action, why))
+            }
+            Err(fault) => Err(self.own.fault(action, "DescribeNetworkInterfaces", &fault)),
+        }
+    }
+
     /// Why EC2 does not move the address. One code stands for several reasons.
     async fn explained(&self, own: &Interface, action: &str, deadline: Deadline, fault: &Fault) -> StepError {
         if fault.code() == "InvalidParameterValue" {
@@ -200,18 +215,14 @@ impl Address for SecondaryIp {
         let was_here = own.has(self.address);
         self.move_here(&own, &action, deadline).await?;
         let link = self.own.link.acquire(epoch).await?;
-        let answered = self.own.answered(self.address, &action, deadline).await?;
-        // Somebody else's script may have moved it meanwhile.
-        match self.place(&own, Deadline::of(deadline.left().max(LAST_READ))).await {
-            Ok(Place::Ours) => {}
-            Ok(place) => {
-                let why = format!(
-                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an agent that \
-                     the ledger does not know), and end that"
-                );
-                return Err(self.own.refused(&action, why));
-            }
-            Err(fault) => return Err(self.own.fault(&action, "DescribeNetworkInterfaces", &fault)),
+        let answered = async {
+            let answered = self.own.answered(self.address, &action, deadline).await?;
+            Ok((answered, Instant::now()))
+        };
+        let read = async { self.stays(&own, &action, deadline).await.map(|()| Instant::now()) };
+        let ((answered, answered_at), read_at) = tokio::try_join!(answered, read)?;
+        if answered_at > read_at {
+            self.stays(&own, &action, deadline).await?;
         }
         let said = if was_here { "was on" } else { "moved to" };
         let text = format!(
