@@ -161,6 +161,14 @@ impl Ec2 {
         found.or_else(|| self.config.region.clone()).unwrap_or_else(|| "its default region".to_owned())
     }
 
+    /// The same, and its endpoint where that is not the region's public one.
+    pub(crate) fn place(&self) -> String {
+        match &self.config.endpoint {
+            Some(endpoint) => format!("{} (at {endpoint})", self.region()),
+            None => self.region(),
+        }
+    }
+
     /// Another region than the one that is asked, if this instance's metadata (IMDSv2) says that it is there.
     pub(crate) async fn other_region(&self) -> Option<String> {
         let own = self.of_instance("placement/region").await.ok()?;

@@ -97,26 +97,26 @@ impl Fault {
 
     /// What is wrong, and what to do about it. `call`: the API's name of the call, such as `StopInstances`.
     pub(crate) fn words(&self, call: &str, ec2: &Ec2) -> String {
-        self.told(call, &EC2, &ec2.region())
+        self.told(call, &EC2, &ec2.place())
     }
 
-    /// The same of another service's call.
-    pub(crate) fn told(&self, call: &str, service: &Service, region: &str) -> String {
+    /// The same of another service's call. `place`: its region, and where that is asked.
+    pub(crate) fn told(&self, call: &str, service: &Service, place: &str) -> String {
         let Service { name, section, .. } = service;
         match self {
-            Self::Said { code, message } => match remedy(code, call, service, region) {
-                Some(remedy) => format!("{name} refused {call} ({code}): {remedy}"),
-                None => format!("{name} refused {call} ({code}): {message}"),
+            Self::Said { code, message } => match remedy(code, call, service) {
+                Some(remedy) => format!("{name} in {place} refused {call} ({code}): {remedy}"),
+                None => format!("{name} in {place} refused {call} ({code}): {message}"),
             },
             Self::Mute { source } => {
                 let why = chain(source.as_ref());
                 format!(
-                    "{name} in {region} did not answer {call} ({why}): look whether this host reaches it, and has \
+                    "{name} in {place} did not answer {call} ({why}): look whether this host reaches it, and has \
                      credentials (a role of the instance, or AWS_PROFILE)"
                 )
             }
             Self::Late { limit } => format!(
-                "{name} in {region} did not answer {call} within {:.1} s: look whether this host reaches its \
+                "{name} in {place} did not answer {call} within {:.1} s: look whether this host reaches its \
                  endpoint, and the metadata service for its credentials (in a container it takes a hop limit of 2)",
                 limit.as_secs_f64()
             ),
@@ -141,14 +141,14 @@ impl Fault {
 }
 
 /// What a code means, where EC2's own words do not say what to do.
-fn remedy(code: &str, call: &str, service: &Service, region: &str) -> Option<String> {
+fn remedy(code: &str, call: &str, service: &Service) -> Option<String> {
     let Service { action, section, .. } = service;
     Some(match code {
         "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
             format!("its credentials do not allow {action}:{call}; add it to the policy of this host's role")
         }
         "AuthFailure" | "InvalidClientTokenId" | "UnrecognizedClientException" => format!(
-            "it does not accept the credentials in {region}: look at the region, at the role of this instance, and \
+            "it does not accept the credentials: look at the region, at the role of this instance, and \
              at the clock of this host (`chronyc tracking`)"
         ),
         "RequestExpired" | "SignatureDoesNotMatch" => {
@@ -159,18 +159,18 @@ fn remedy(code: &str, call: &str, service: &Service, region: &str) -> Option<Str
         "ExpiredToken" | "ExpiredTokenException" => {
             "the credentials have expired: renew them, or use a role of this instance".to_owned()
         }
-        "OptInRequired" => format!("the account has no access to the region {region}: correct {section}.region"),
+        "OptInRequired" => format!("the account has no access to this region: correct {section}.region"),
         "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed" => {
-            format!("there is no such instance in {region}: correct instance.id or ec2.region")
+            format!("there is no such instance there: correct instance.id or ec2.region")
         }
         "InvalidNetworkInterfaceID.NotFound" | "InvalidNetworkInterfaceId.Malformed" => {
-            format!("there is no such interface in {region}: correct `network_interface` or ec2.region")
+            format!("there is no such interface there: correct `network_interface` or ec2.region")
         }
         "StorageVirtualMachineNotFound" => {
-            format!("there is no such SVM in {region}: correct {section}.svm or {section}.region")
+            format!("there is no such SVM there: correct {section}.svm or {section}.region")
         }
         "FileSystemNotFound" => {
-            format!("there is no such file system in {region}: correct {section}.file_system or {section}.region")
+            format!("there is no such file system there: correct {section}.file_system or {section}.region")
         }
         "PrivateIpAddressLimitExceeded" => {
             "the interface has as many addresses as its instance type allows: remove one, or use a larger \
@@ -207,9 +207,13 @@ mod tests {
         );
         assert!(words("RequestExpired").contains("the clock of this host is off"));
         assert!(words("SignatureDoesNotMatch").contains("the clock of this host is off"));
-        assert!(words("AuthFailure").contains("in eu-west-1"));
-        assert!(words("InvalidInstanceID.NotFound").contains("no such instance in eu-west-1"));
-        assert_eq!(words("NewCode"), "EC2 refused StopInstances (NewCode): its own words");
+        assert!(words("AuthFailure").starts_with("EC2 in eu-west-1 refused StopInstances (AuthFailure)"));
+        assert!(words("InvalidInstanceID.NotFound").contains("no such instance there"));
+        assert_eq!(words("NewCode"), "EC2 in eu-west-1 refused StopInstances (NewCode): its own words");
+        let endpoint = Some("https://vpce-1.example".to_owned());
+        let ec2 = Ec2Config { region: Some("eu-west-1".to_owned()), endpoint }.build().unwrap();
+        let told = said("NewCode").words("StopInstances", &ec2);
+        assert!(told.starts_with("EC2 in eu-west-1 (at https://vpce-1.example) refused"), "{told}");
     }
 
     #[test]

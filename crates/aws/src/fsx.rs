@@ -164,7 +164,11 @@ impl FsxConfig {
     }
 
     fn where_asked(&self) -> String {
-        self.region.clone().unwrap_or_else(|| "its default region".to_owned())
+        let region = self.region.clone().unwrap_or_else(|| "its default region".to_owned());
+        match &self.endpoint {
+            Some(endpoint) => format!("{region} (at {endpoint})"),
+            None => region,
+        }
     }
 
     fn words(&self, call: &str, fault: &Fault) -> String {

@@ -145,7 +145,11 @@ impl<'t> Document<'t> {
                 Err(error) => error,
             };
             let Some(span) = error.span() else {
-                self.problem(key, error.message(), "");
+                // Of a section with a driver the message has no place. What is missing has been noted.
+                let known = self.problems.iter().any(|known| known.key.starts_with(key));
+                if !(known && error.message().starts_with("missing field")) {
+                    self.problem(key, error.message(), "");
+                }
                 return None;
             };
             let at = self.key_of(&span).unwrap_or_else(|| key.to_owned());

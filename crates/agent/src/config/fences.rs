@@ -180,6 +180,7 @@ impl Check<'_> {
         let listeners = all.brokers.values().filter_map(|broker| broker.listener.host.parse().ok());
         let moved = all.drivers.values().filter_map(|drivers| drivers.address.as_ref()?.ip());
         let moved: BTreeSet<IpAddr> = moved.chain(listeners).map(|ip: IpAddr| ip.to_canonical()).collect();
+        self.instances_keep_their_addresses(&moved);
         // The loopback address answers always: an agent behind a tunnel has one.
         let moves = |own: &IpAddr| moved.contains(own) || own.is_loopback();
         let peer = |peer: &PeerConfig| Some((HostName(peer.host.clone()), peer.address()?));
@@ -203,6 +204,20 @@ impl Check<'_> {
             }
         }
         own
+    }
+
+    /// An instance is known by its first address, which never moves.
+    fn instances_keep_their_addresses(&mut self, moved: &BTreeSet<IpAddr>) {
+        let fences = (0..self.doc.len("host"))
+            .flat_map(|i| (0..self.doc.len(&format!("host[{i}].fence"))).map(move |n| (i, n)));
+        let stops = fences.map(|(i, n)| format!("host[{i}].fence[{n}].instance.private_address"));
+        for key in stops.collect::<Vec<_>>() {
+            let address = self.doc.has(&key).then(|| self.doc.read::<IpAddr>(&key)).flatten();
+            if address.is_some_and(|address| moved.contains(&address)) {
+                let remedy = "name the instance's own address, the primary one of its first interface, or leave it out";
+                self.doc.problem(&key, "is a broker's, which moves to other instances", remedy);
+            }
+        }
     }
 
     /// What export rules prove of a host must be all that matters of it.

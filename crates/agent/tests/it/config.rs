@@ -168,6 +168,15 @@ fn hosts_on_ec2_mean_what_they_say() {
     let expected =
         ["host[0].fence[0].instance.tag", "ec2_status.hosts.kafka-9", "broker[0].address.network_interface"];
     assert_eq!(keys, expected, "{error}");
+
+    let named = "instance = { tag = \"Name=kafka-1\", id = \"i-0a1b2c3d4e5f60718\", private_address = \"10.20.0.41\" }";
+    assert!(text.contains(named));
+    let moves = named.replace("10.20.0.41", "10.20.0.11");
+    for (now, key) in [("", "instance"), (moves.as_str(), "instance.private_address")] {
+        let error = Config::parse(&path, &text.replace(named, now)).unwrap_err();
+        let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, [format!("host[0].fence[0].{key}")], "{error}");
+    }
 }
 
 #[test]

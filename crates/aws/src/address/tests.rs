@@ -145,7 +145,7 @@ async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
     host.driver.own.ec2 = ec2;
     let begun = Instant::now();
     let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
-    assert!(error.contains("EC2 in eu-central-1 did not answer DescribeNetworkInterfaces"), "{error}");
+    assert!(error.contains(") did not answer DescribeNetworkInterfaces"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
     host.nothing_moved();
 }
@@ -222,7 +222,7 @@ async fn an_address_that_cannot_be_here_is_refused_with_the_reason() {
 async fn an_interface_that_is_not_this_hosts_is_refused() {
     for (id, expected) in [
         ("eni-a", "no interface of this host has the hardware address 02:00:00:00:00:0a of eni-a"),
-        ("eni-dead", "there is no such interface in eu-central-1: correct `network_interface`"),
+        ("eni-dead", "there is no such interface there: correct `network_interface`"),
     ] {
         let named = |ec2| SecondaryIpConfig { network_interface: Some(id.to_owned()), ..config(ec2) };
         let Some(host) = host_of(json!({}), MOVED, named) else { return };
@@ -309,7 +309,7 @@ async fn a_clock_that_is_off_and_a_key_that_is_unknown_are_told() {
     for (code, expected) in [
         ("RequestExpired", "the clock of this host is off"),
         ("SignatureDoesNotMatch", "the clock of this host is off"),
-        ("AuthFailure", "it does not accept the credentials in eu-central-1"),
+        ("AuthFailure", "it does not accept the credentials: look"),
     ] {
         let more = fault("*", "refuse", 99, json!({"code": code, "status": "401 Unauthorized"}));
         let Some(host) = host(more) else { return };

@@ -141,7 +141,7 @@ async fn another_machine_is_neither_stopped_nor_a_proof() {
 #[tokio::test]
 async fn an_instance_that_ec2_does_not_know_is_no_proof() {
     let Some((_world, stop)) = stop_of(json!({}), instance(Some("i-0000dead"))) else { return };
-    let expected = "there is no such instance in eu-central-1: correct instance.id or ec2.region";
+    let expected = "there is no such instance there: correct instance.id or ec2.region";
     let why = unproven(&stop).await;
     assert!(why.contains(expected), "{why}");
     let error = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());
@@ -187,7 +187,7 @@ async fn an_ec2_that_does_not_answer_is_no_proof_and_an_error_in_time() {
     world.admit(&mut stop.ec2);
     let begun = Instant::now();
     let error = chain(&stop.fence(&HOST.into(), EPOCH).await.unwrap_err());
-    assert!(error.contains("EC2 in eu-central-1 did not answer DescribeInstances"), "{error}");
+    assert!(error.contains(") did not answer DescribeInstances"), "{error}");
     let why = unproven(&stop).await;
     assert!(why.contains("did not answer"), "{why}");
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());

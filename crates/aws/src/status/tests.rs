@@ -127,7 +127,7 @@ async fn where_it_cannot_see_it_says_so() {
     let begun = Instant::now();
     let (state, blind) = look(&cut_off).await;
     assert_eq!(state, None);
-    assert!(blind.unwrap().contains("EC2 in eu-central-1 did not answer DescribeInstances"));
+    assert!(blind.unwrap().contains(") did not answer DescribeInstances"));
     assert!(begun.elapsed() < LOOK_WITHIN + Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 

@@ -484,7 +484,8 @@ impl Address for Netlink {
             },
         };
         let doubt = doubt.filter(|_| assigned.is_none());
-        let doubts = doubt.into_iter().chain(networkd::forgets(interface, link.index));
+        let doubts =
+            doubt.into_iter().chain(networkd::forgets(interface, link.index)).chain(networkd::is_shared());
         let note = Note { text: format!("{interface} is up, {}", state.text), ..state }.warn(doubts);
         Ok(if is_unanswered { note.with(UNANSWERED, true) } else { note })
     }

@@ -1,5 +1,6 @@
-//! systemd-networkd takes every address off its links that it did not set, whenever it is started anew: an upgrade of
-//! systemd does that, and a broker's address is one of them.
+//! What else on a host sets addresses, and takes them off. systemd-networkd takes every address off its links that it did
+//! not set, whenever it is started anew: an upgrade of systemd does that, and a broker's address is one of them.
+//! Amazon Linux has a service that sets what EC2 tells of the interface.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +17,22 @@ const PLACES: [&str; 4] = [
 /// The remedy where networkd would take an address off `interface`, whose index this is.
 pub(super) fn forgets(interface: &str, index: u32) -> Option<String> {
     forgets_below(Path::new("/"), interface, index)
+}
+
+/// A file of the package `amazon-ec2-net-utils`, which Amazon Linux has.
+const NET_UTILS: &str = "usr/lib/systemd/system/policy-routes@.service";
+
+/// The remedy where another service sets the addresses that EC2 gives an interface.
+pub(super) fn is_shared() -> Option<String> {
+    is_shared_below(Path::new("/"))
+}
+
+fn is_shared_below(root: &Path) -> Option<String> {
+    root.join(NET_UTILS).exists().then(|| {
+        "amazon-ec2-net-utils puts the addresses that EC2 gives an interface on the link by itself, and takes them off: \
+         remove it (`dnf remove amazon-ec2-net-utils`), so that the agent alone moves a broker's address"
+            .to_owned()
+    })
 }
 
 fn forgets_below(root: &Path, interface: &str, index: u32) -> Option<String> {
@@ -94,6 +111,16 @@ mod tests {
         assert!(forgets_below(root.path(), "ens5", 2).is_some());
         dropped_in(root.path(), "etc/systemd/network", "zz.conf", "yes");
         assert_eq!(forgets_below(root.path(), "ens5", 2), None);
+    }
+
+    #[test]
+    fn another_service_that_sets_addresses_is_told() {
+        let root = host("unmanaged", "");
+        assert_eq!(is_shared_below(root.path()), None);
+        let file = root.path().join(NET_UTILS);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+        assert!(is_shared_below(root.path()).unwrap().contains("dnf remove"));
     }
 
     #[test]
