@@ -32,6 +32,8 @@ pub(crate) enum Hosts {
     Rack,
     /// Instances of a simulated EC2, with log dirs on a simulated FSx for ONTAP.
     Ec2,
+    /// Nodes of a Kubernetes of real parts: the broker is in a pod, and a standby pod takes it over. It takes root.
+    Kubernetes,
 }
 
 impl Bed {

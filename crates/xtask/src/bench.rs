@@ -13,7 +13,7 @@ use crate::demo::become_program;
 use crate::preflight::{self, Missing, Scope};
 use crate::report::Report;
 use crate::workspace::{Profile, Workspace};
-use crate::{ec2_bed, kafka, nfs_bed, shell};
+use crate::{ec2_bed, kafka, kubernetes_bed, nfs_bed, shell};
 
 /// Measure, beside a reference taken in the same run.
 #[derive(clap::Subcommand)]
@@ -35,7 +35,7 @@ pub(crate) enum Bench {
     },
     /// From the fault to the last partition back in ISR, beside a restart in place with stock settings.
     Takeover {
-        /// What the hosts are. On EC2 a script that steals the address is a reference too.
+        /// What the hosts are. On EC2 a script that steals the address is a reference too; in Kubernetes there is none.
         #[arg(long, value_enum, default_value_t = Hosts::Rack)]
         bed: Hosts,
         /// How many takeovers, and as many restarts in place.
@@ -51,6 +51,9 @@ pub(crate) enum Bench {
         /// Which Kafka: that of today, 3.9.2, or 3.2.3 with ZooKeeper.
         #[arg(long, value_name = "VERSION", default_value = kafka::CURRENT.version, value_parser = kafka::VERSIONS)]
         kafka: String,
+        /// How the cluster is secured. Each takeover then has one in plaintext beside it, on a cluster of its own.
+        #[arg(long, value_name = "PROTOCOL", default_value = PLAINTEXT, value_parser = SECURITY)]
+        security: String,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -109,6 +112,9 @@ pub(crate) enum Bench {
         /// For how long.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..=3600))]
         seconds: u32,
+        /// How the cluster is secured.
+        #[arg(long, value_name = "PROTOCOL", default_value = PLAINTEXT, value_parser = SECURITY)]
+        security: String,
         /// Where the figures go.
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
@@ -151,6 +157,10 @@ pub(crate) enum Bench {
         json: PathBuf,
     },
 }
+
+/// How a cluster can be secured: with logins in TLS, and besides with clients' certificates.
+const SECURITY: [&str; 3] = [PLAINTEXT, "sasl_ssl", "mutual_sasl_ssl"];
+const PLAINTEXT: &str = "plaintext";
 
 /// GB on each broker.
 const SIZES: &str = "1,5,10,20,40";
@@ -210,6 +220,8 @@ struct Call {
     nfs: bool,
     /// It takes a simulated EC2.
     ec2: bool,
+    /// It takes nodes of Kubernetes.
+    kubernetes: bool,
     /// Another Kafka than today's.
     kafka: Option<&'static kafka::Release>,
 }
@@ -217,7 +229,7 @@ struct Call {
 impl Call {
     fn new(what: &'static str, options: &[(&'static str, &str)]) -> Self {
         let options = options.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        Self { what, options, nfs: false, ec2: false, kafka: None }
+        Self { what, options, nfs: false, ec2: false, kubernetes: false, kafka: None }
     }
 
     /// Why it cannot be run here.
@@ -248,6 +260,9 @@ impl Call {
         if self.ec2 {
             program.env(ec2_bed::VARIABLE, ec2_bed::ensure()?);
         }
+        if self.kubernetes {
+            program.env(kubernetes_bed::VARIABLE, kubernetes_bed::with_nodes()?);
+        }
         for (option, value) in &self.options {
             program.arg(format!("--{option}")).arg(value);
         }
@@ -262,14 +277,23 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Suite { out, render: true, .. } => render::all(out),
         Bench::Suite { out, runs, only, .. } => suite(out, *runs, only.as_deref().unwrap_or(&Member::ALL)),
-        Bench::Takeover { bed: Hosts::Ec2, runs, java_options, broker_property, kafka, json } => {
+        Bench::Takeover { bed, runs, java_options, broker_property, kafka, security, json }
+            if *bed != Hosts::Rack =>
+        {
             let others = (java_options.as_ref(), broker_property.first(), kafka::other(kafka));
-            ensure!(matches!(others, (None, None, None)), "--bed ec2 takes --runs and --json alone");
-            on_the_bed(Call { ec2: true, ..Call::new("ec2", &[("runs", &runs.to_string())]) }, json)
+            let alone = matches!(others, (None, None, None)) && security == PLAINTEXT;
+            ensure!(alone, "this --bed takes --runs and --json alone");
+            let (what, ec2) = if *bed == Hosts::Ec2 { ("ec2", true) } else { ("kubernetes", false) };
+            on_the_bed(
+                Call { ec2, kubernetes: !ec2, ..Call::new(what, &[("runs", &runs.to_string())]) },
+                json,
+            )
         }
-        Bench::Takeover { bed: Hosts::Rack, runs, java_options, broker_property, kafka, json } => {
-            let mut call = Call::new("takeover", &[("runs", &runs.to_string())]);
+        Bench::Takeover { bed: _, runs, java_options, broker_property, kafka, security, json } => {
+            let mut call = Call::new("takeover", &[("runs", &runs.to_string()), ("security", security)]);
             call.kafka = kafka::other(kafka);
+            let old = call.kafka.is_some_and(|release| release.version == kafka::WITH_ZOOKEEPER.version);
+            ensure!(!old || security == PLAINTEXT, "--security takes a Kafka without ZooKeeper here");
             call.options.extend(java_options.iter().map(|words| ("java-options", words.clone())));
             call.options.extend(broker_property.iter().map(|pair| ("broker-property", pair.clone())));
             on_the_bed(call, json)
@@ -295,8 +319,13 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
                 [("seconds", seconds), ("deaths", deaths)].map(|(key, value)| (key, value.to_string()));
             on_the_bed(Call { options: options.into(), ..Call::new("detection", &[]) }, json)
         }
-        Bench::Footprint { bed, seconds, json } => {
-            let mut call = Call::new("footprint", &[("seconds", &seconds.to_string())]);
+        Bench::Footprint { bed, seconds, security, json } => {
+            ensure!(
+                *bed != Hosts::Kubernetes,
+                "`bench takeover --bed kubernetes` measures the sidecar as well"
+            );
+            let options = [("seconds", seconds.to_string()), ("security", security.clone())];
+            let mut call = Call { options: options.into(), ..Call::new("footprint", &[]) };
             call.ec2 = *bed == Hosts::Ec2;
             call.options.extend(call.ec2.then(|| ("hosts", "ec2".to_owned())));
             on_the_bed(call, json)

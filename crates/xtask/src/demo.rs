@@ -4,11 +4,12 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::bed::{Bed, Hosts};
 use crate::ec2_bed;
 use crate::kafka;
+use crate::kubernetes_bed;
 use crate::preflight::{self, Scope};
 use crate::workspace::{Profile, Workspace};
 
@@ -34,6 +35,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
     let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
+    let alone = args.security == "plaintext" && kafka::other(&args.kafka).is_none();
+    ensure!(alone || args.bed != Hosts::Kubernetes, "--bed kubernetes takes neither --security nor --kafka");
     let bed = match kafka::other(&args.kafka) {
         Some(release) => bed.with_kafka(release)?,
         None => bed,
@@ -42,8 +45,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let svg = std::path::absolute(svg).context("--svg is not a usable path")?;
     let mut demo = bed.program("demo")?;
     demo.arg("--svg").arg(svg).args(["--security", &args.security]);
-    if args.bed == Hosts::Ec2 {
-        demo.arg("--ec2").env(ec2_bed::VARIABLE, ec2_bed::ensure()?);
+    match args.bed {
+        Hosts::Rack => {}
+        Hosts::Ec2 => drop(demo.arg("--ec2").env(ec2_bed::VARIABLE, ec2_bed::ensure()?)),
+        Hosts::Kubernetes => {
+            demo.arg("--kubernetes").env(kubernetes_bed::VARIABLE, kubernetes_bed::with_nodes()?);
+        }
     }
     become_program(&mut demo)
 }

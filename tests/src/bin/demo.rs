@@ -16,10 +16,15 @@ use clap::Parser;
 use e2e::agent::Agent;
 use e2e::history::History;
 use e2e::kafka::{ClusterSpec, Security};
+use e2e::kubernetes::standby::{self, STANDBY};
+use e2e::kubernetes::takeover::{self, Site};
 use e2e::scenario::{Scenario, Setup, VICTIM};
-use e2e::{Lab, Storage, performance};
+use e2e::{Lab, Storage, performance, performance_within};
+use serde_json::Value;
 
 const NAME: &str = "demo";
+/// A Kubernetes takes minutes to come up where the machine is busy.
+const LIMIT: Duration = Duration::from_secs(900);
 /// The producer's rate is drawn in steps of this.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -32,31 +37,59 @@ struct Args {
     /// Hosts are instances of an EC2, with log dirs on FSx for ONTAP
     #[arg(long)]
     ec2: bool,
+    /// The broker is in a pod, and a standby pod takes it over
+    #[arg(long, conflicts_with = "ec2")]
+    kubernetes: bool,
     /// How the cluster's listeners are secured
     #[arg(long, value_enum, default_value = "plaintext")]
-    security: Protocol,
-}
-
-/// What clients speak.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Protocol {
-    Plaintext,
-    SaslSsl,
+    security: Security,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if args.kubernetes {
+        return performance_within(NAME, LIMIT, |lab| show_in_pods(lab, &args.svg));
+    }
     performance(NAME, |lab| show(lab, &args))
+}
+
+/// The same in Kubernetes.
+fn show_in_pods(lab: &Lab, svg: &Path) -> Result<()> {
+    lab.note(
+        "etcd, an API server and three nodes come up, each node with a broker in a pod: a minute or two",
+    );
+    let site = Site::begin(lab)?;
+    let node = site.add_standby()?.node;
+    lab.note(format!("a standby pod is on {node}: Kafka's container, which waits, and an agent beside it"));
+    let over = AtomicBool::new(false);
+    let broker = takeover::VICTIM;
+    let took = thread::scope(|scope| {
+        let fault = Instant::now();
+        let status = || standby::status(&site.kubernetes, STANDBY);
+        let over = &over;
+        scope.spawn(move || follow(lab, broker, status, fault, over));
+        lab.note(format!("{}, the node of broker {broker}, loses its power", site.lost));
+        let back = site.strike().and_then(|fault| site.is_back(fault));
+        let back = back.and_then(|took| site.is_written_down().map(|()| took));
+        over.store(true, Ordering::Relaxed);
+        back
+    })?;
+    let cli = |arguments: &[&str]| {
+        standby::cli(
+            &site.kubernetes,
+            STANDBY,
+            &[&["history", "--broker", &broker.to_string()], arguments].concat(),
+        )
+    };
+    let (history, picture) = (cli(&[])?, cli(&["--svg"])?);
+    fs::write(svg, picture).with_context(|| format!("cannot write {}", svg.display()))?;
+    let (written, verdict) = site.judge()?;
+    conclude(&history, &written, svg, took.as_secs_f64(), verdict.lost())
 }
 
 /// The agent at the broker's home tells the standby's which clients are connected.
 fn setup(args: &Args) -> Setup {
-    let security = match args.security {
-        Protocol::Plaintext => Security::Plaintext,
-        Protocol::SaslSsl => Security::SaslSsl,
-    };
-    let cluster = ClusterSpec { security, ..ClusterSpec::default() };
+    let cluster = ClusterSpec { security: args.security, ..ClusterSpec::default() };
     let rack = Setup { at_home: &[VICTIM], peers: true, ..Setup::default() };
     if !args.ec2 {
         return Setup { cluster, ..rack };
@@ -68,7 +101,7 @@ fn setup(args: &Args) -> Setup {
 fn show(lab: &Lab, args: &Args) -> Result<()> {
     let svg = &args.svg;
     lab.note("three brokers and a controller come up, each on a host of its own; 50 partitions, 3 replicas");
-    if args.security != Protocol::Plaintext {
+    if args.security != Security::Plaintext {
         lab.note(
             "clients and agents log in by SCRAM within TLS; nodes show certificates; rights are checked",
         );
@@ -88,7 +121,7 @@ fn show(lab: &Lab, args: &Args) -> Result<()> {
             victim.power_off()?;
             lab.note(format!("the host of broker {VICTIM} is dead: processes and link together"));
             let (agent, over) = (&scenario.agent, &over);
-            scope.spawn(move || follow(lab, agent, fault, over));
+            scope.spawn(move || follow(lab, VICTIM, || agent.status(), fault, over));
             Ok(())
         });
         over.store(true, Ordering::Relaxed);
@@ -99,20 +132,21 @@ fn show(lab: &Lab, args: &Args) -> Result<()> {
     let agent = Arc::clone(&scenario.agent);
     let end = scenario.verdict()?;
     draw(&agent, &end.history, svg)?;
+    conclude(&history, &end.history, svg, rejoin.all_in_sync, end.lost)
+}
+
+/// What came of it.
+fn conclude(told: &str, history: &History, svg: &Path, seconds: f64, lost: usize) -> Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "\n{history}")?;
+    let acknowledged = history.acked.len();
+    writeln!(out, "\n{told}")?;
     writeln!(
         out,
         "producer stall: {:.1} s (longest wait for an acknowledgement)",
-        end.history.longest_wait().as_secs_f64()
+        history.longest_wait().as_secs_f64()
     )?;
-    writeln!(
-        out,
-        "acknowledged = read: {} records, none lost, none doubled, order kept",
-        end.history.acked.len()
-    )?;
+    writeln!(out, "acknowledged = read: {acknowledged} records, none lost, none doubled, order kept")?;
     writeln!(out, "picture: {}", svg.display())?;
-    let (seconds, acknowledged, lost) = (rejoin.all_in_sync, end.history.acked.len(), end.lost);
     writeln!(out, "time-to-ISR {seconds:.1} s, acknowledged {acknowledged}, lost {lost}")
         .context("stdout is closed")
 }
@@ -132,10 +166,10 @@ fn draw(agent: &Agent, history: &History, svg: &Path) -> Result<()> {
 }
 
 /// Shows each new state of the takeover, as the agent tells it.
-fn follow(lab: &Lab, agent: &Agent, fault: Instant, over: &AtomicBool) {
+fn follow(lab: &Lab, broker: i32, status: impl Fn() -> Result<Value>, fault: Instant, over: &AtomicBool) {
     let mut said = String::new();
     while !over.load(Ordering::Relaxed) {
-        if let Some(state) = agent.status().ok().and_then(|status| state(&status))
+        if let Some(state) = status().ok().and_then(|status| state(&status, broker))
             && state != said
         {
             lab.note(format!("+{:5.2} s  {state}", fault.elapsed().as_secs_f64()));
@@ -145,8 +179,8 @@ fn follow(lab: &Lab, agent: &Agent, fault: Instant, over: &AtomicBool) {
     }
 }
 
-fn state(status: &serde_json::Value) -> Option<String> {
-    let broker = status["brokers"].as_array()?.iter().find(|broker| broker["id"] == VICTIM)?;
+fn state(status: &Value, broker: i32) -> Option<String> {
+    let broker = status["brokers"].as_array()?.iter().find(|one| one["id"] == broker)?;
     let takeover = &broker["takeover"];
     if takeover.is_null() {
         return Some(format!("agent: {}", broker["says"].as_str()?));

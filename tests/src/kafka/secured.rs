@@ -45,7 +45,8 @@ const OAUTHBEARER: &str = "OAUTHBEARER";
 const TOKEN_LASTS: Duration = Duration::from_secs(8);
 
 /// How a cluster is secured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub enum Security {
     /// Neither encrypted nor authenticated.
     #[default]

@@ -17,6 +17,7 @@ mod image;
 pub mod kafka;
 mod node;
 pub mod standby;
+pub mod takeover;
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};

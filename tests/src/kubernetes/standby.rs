@@ -72,18 +72,40 @@ pub fn watch(lab: &Lab, kubernetes: &Kubernetes, nodes: &[String], broker: i32) 
 /// # Errors
 /// When it does not answer.
 pub fn status(kubernetes: &Kubernetes, pod: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&page(kubernetes, pod, "/v1/status")?)?)
+}
+
+/// A metric of the agent of a pod, whose line begins so.
+///
+/// # Errors
+/// When it does not answer, or has no such metric.
+pub fn metric(kubernetes: &Kubernetes, pod: &str, series: &str) -> Result<f64> {
+    let page = page(kubernetes, pod, "/metrics")?;
+    let value = page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+    value.with_context(|| format!("{pod} has no {series}"))
+}
+
+/// What a command of the agent's says, in its pod.
+///
+/// # Errors
+/// When it fails.
+pub fn cli(kubernetes: &Kubernetes, pod: &str, arguments: &[&str]) -> Result<String> {
+    kubernetes.kubectl(&[&["exec", pod, "-c", "understudy", "--", "/understudy"], arguments].concat())
+}
+
+fn page(kubernetes: &Kubernetes, pod: &str, path: &str) -> Result<String> {
     let pod = kubernetes.pod(pod)?.context("no pod")?;
     let at = (pod.address()?, PAGES);
     let page = kubernetes.node(&pod.node())?.host().within_network(|| {
         let mut stream = TcpStream::connect_timeout(&at.into(), SOON)?;
         stream.set_read_timeout(Some(SOON))?;
-        stream.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         Ok(page)
     })?;
     let (_, body) = page.split_once("\r\n\r\n").context("no page")?;
-    Ok(serde_json::from_str(body)?)
+    Ok(body.to_owned())
 }
 
 fn config_map(name: &str, config: &str) -> Value {
@@ -147,6 +169,7 @@ process_down_after = "60s"
 [agent]
 host = "{STANDBY}"
 state_dir = "/var/lib/understudy"
+listen = "0.0.0.0:{PAGES}"
 [cluster]
 bootstrap = [{brokers}]
 controllers = [{controllers}]

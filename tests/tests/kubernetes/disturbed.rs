@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use e2e::kubernetes::takeover::PATIENCE;
 use e2e::{eventually, story_within};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::standby::{Bed, LIMIT, PATIENCE};
+use crate::standby::{Bed, LIMIT};
 
 /// For how long an API server is away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ const STAGES: [Stage; 4] = [
 fn a_sidecar_killed_at_each_stage_carries_on() {
     story_within("a_sidecar_killed_at_each_stage_carries_on", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
-        let fault = bed.strike()?;
+        let fault = bed.site.strike()?;
         for (killed, stage) in (1..).zip(STAGES) {
             let reached = eventually(&format!("{stage:?}"), PATIENCE, || {
                 let records = bed.records()?;
@@ -56,12 +57,12 @@ fn a_sidecar_killed_at_each_stage_carries_on() {
 fn an_api_server_that_is_away_delays_a_takeover() {
     story_within("an_api_server_that_is_away_delays_a_takeover", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
-        let control = bed.kubernetes.control();
+        let control = bed.site.kubernetes.control();
         // Brokers and clients need none.
         control.part("kube-apiserver")?.kill()?;
         bed.stays(AWAY)?;
-        bed.writer.flows(500, PATIENCE)?;
-        let fault = bed.strike()?;
+        bed.site.writer.flows(500, PATIENCE)?;
+        let fault = bed.site.strike()?;
         bed.starts_nothing(A_WHILE)?;
         control.run("kube-apiserver")?;
         eventually("the API server to answer", PATIENCE, || bed.records())?;
@@ -75,8 +76,8 @@ fn an_api_server_that_is_away_delays_a_takeover() {
 fn an_api_server_that_goes_after_the_claim_delays_the_rest() {
     story_within("an_api_server_that_goes_after_the_claim_delays_the_rest", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
-        let control = bed.kubernetes.control();
-        let fault = bed.strike()?;
+        let control = bed.site.kubernetes.control();
+        let fault = bed.site.strike()?;
         eventually("the claim", PATIENCE, || {
             ensure!(is_reached(&bed.records()?, STAGES[0]), "there is none");
             Ok(())
@@ -95,15 +96,15 @@ fn a_sidecar_without_its_rights_starts_nothing() {
     story_within("a_sidecar_without_its_rights_starts_nothing", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
         let binding = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings/understudy-ledger";
-        let mut kept = bed.kubernetes.get(binding)?;
+        let mut kept = bed.site.kubernetes.get(binding)?;
         for of_the_server in ["resourceVersion", "uid"] {
             kept["metadata"].as_object_mut().context("no metadata")?.remove(of_the_server);
         }
-        bed.kubernetes.kubectl(&["delete", "rolebinding", "understudy-ledger"])?;
-        let fault = bed.strike()?;
+        bed.site.kubernetes.kubectl(&["delete", "rolebinding", "understudy-ledger"])?;
+        let fault = bed.site.strike()?;
         bed.starts_nothing(A_WHILE)?;
         ensure!(bed.records()?.is_empty(), "it has claimed");
-        bed.kubernetes.apply(&[kept])?;
+        bed.site.kubernetes.apply(&[kept])?;
         bed.is_back(fault)?;
         bed.end()
     });

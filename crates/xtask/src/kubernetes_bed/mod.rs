@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::cache::{self, Staging};
 use crate::go::{self, Module};
 use crate::kafka::fnv1a;
-use crate::preflight;
+use crate::preflight::{self, Missing};
 
 /// By which tests find it.
 pub(crate) const VARIABLE: &str = "UNDERSTUDY_KUBERNETES_BED";
@@ -93,6 +93,17 @@ pub(crate) fn obstacle() -> Option<String> {
 pub(crate) fn nodes_obstacle() -> Option<String> {
     let root = preflight::is_root().unwrap_or_default();
     (!root).then(|| "kubelet and containerd take root: run this as root".to_owned())
+}
+
+/// The directory of a complete bed, where nodes can run.
+///
+/// # Errors
+/// They cannot, or as [`ensure`].
+pub(crate) fn with_nodes() -> Result<PathBuf> {
+    match nodes_obstacle().or_else(obstacle) {
+        Some(why) => Err(Missing(format!("there can be no nodes of Kubernetes here: {why}")).into()),
+        None => ensure(),
+    }
 }
 
 /// Its directory, if it was built with this recipe and this Go.

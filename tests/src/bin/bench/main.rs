@@ -9,6 +9,7 @@ mod ec2;
 mod figures;
 mod footprint;
 mod growth;
+mod kubernetes;
 mod nfs;
 mod scale;
 mod takeover;
@@ -51,6 +52,10 @@ enum What {
         #[arg(long)]
         json: PathBuf,
     },
+    /// Several takeovers on a Kubernetes of real parts, each on one of its own.
+    Kubernetes(kubernetes::Options),
+    /// One of them.
+    KubernetesOne(kubernetes::OneOptions),
     /// Takeovers and rebuilds with more and more data, each on a cluster of its own.
     Growth(growth::Options),
     /// One of them.
@@ -78,6 +83,10 @@ fn main() -> Result<()> {
         What::Takeover { runs, one } => takeover::all(runs, &one),
         What::Ec2(options) => ec2::all(&options),
         What::Ec2One { json } => performance_within("bench", SETUP, |lab| ec2::one(lab, &json)),
+        What::Kubernetes(options) => kubernetes::all(&options),
+        What::KubernetesOne(options) => {
+            performance_within("bench", SETUP, |lab| kubernetes::one(lab, &options))
+        }
         What::Growth(options) => growth::all(&options),
         What::GrowthOne(options) => {
             performance_within("bench", options.limit(), |lab| growth::one(lab, &options))

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use e2e::history::History;
-use e2e::kafka::{ClusterSpec, Jvm};
+use e2e::kafka::{ClusterSpec, Jvm, Security};
 use e2e::scenario::{End, Scenario, Setup, VICTIM};
 use e2e::{Lab, eventually};
 use jiff::Timestamp;
@@ -36,6 +37,8 @@ const AIM_STALL_S: f64 = 4.0;
 const AIM_AFTER_PROOF_S: f64 = 0.3;
 /// Of a takeover's time-to-ISR to that of a restart in place.
 const AIM_RATIO: f64 = 0.5;
+/// The same of a secured cluster to that of one in plaintext.
+const AIM_RATIO_SECURED: f64 = 1.15;
 /// The phases of a takeover, as the agent's metrics name them.
 pub(crate) const PHASES: [&str; 9] =
     ["detect", "claim", "fence", "prove", "prepare", "verify", "start", "rejoin", "settle"];
@@ -48,8 +51,24 @@ pub(crate) struct Options {
     /// For every broker, beside those of the bed; `KEY=VALUE`.
     #[arg(long, value_parser = pair)]
     broker_property: Vec<(String, String)>,
+    /// How the cluster is secured. Each takeover has one in plaintext beside it, on a cluster of its own.
+    #[arg(long, value_enum, default_value = "plaintext")]
+    security: Security,
     #[arg(long)]
     json: PathBuf,
+}
+
+impl Options {
+    /// How one takeover is asked for.
+    fn one(&self, security: Security) -> Vec<String> {
+        let mut words = vec!["one".to_owned()];
+        words.extend(self.java_options.iter().map(|options| format!("--java-options={options}")));
+        let properties = self.broker_property.iter();
+        words.extend(properties.map(|(key, value)| format!("--broker-property={key}={value}")));
+        let security = security.to_possible_value();
+        words.extend(security.map(|value| format!("--security={}", value.get_name())));
+        words
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,6 +108,12 @@ struct Figures {
     /// What every broker was told besides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     broker_properties: Vec<(String, String)>,
+    /// How the cluster is secured, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    security: Option<String>,
+    /// Seconds: the takeovers of clusters in plaintext, beside those of secured ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_plaintext: Option<Figure>,
     table: Vec<Row>,
     takeover: Summary,
     reference: Summary,
@@ -110,31 +135,41 @@ struct Summary {
 
 pub(crate) fn all(runs: u32, options: &Options) -> Result<()> {
     ensure!(runs > 0, "--runs must be at least 1");
-    let mut arguments = vec!["one".to_owned()];
-    arguments.extend(options.java_options.iter().map(|words| format!("--java-options={words}")));
-    let properties = options.broker_property.iter();
-    arguments.extend(properties.map(|(key, value)| format!("--broker-property={key}={value}")));
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
-    let mut figures: Vec<One> = Vec::new();
+    let measure = |security, file: String| {
+        let words = options.one(security);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        in_its_own_lab::<One>(&words, &folder.path().join(file))
+    };
+    let (mut figures, mut in_plaintext) = (Vec::new(), Vec::new());
     for run in 1..=runs {
-        let file = folder.path().join(format!("{run}.json"));
-        let one: One = in_its_own_lab(&arguments, &file)?;
+        if options.security != Security::Plaintext {
+            let plain = measure(Security::Plaintext, format!("{run}-plaintext.json"))?.run.time_to_isr_s;
+            eprintln!("run {run} of {runs}: time-to-ISR {plain:.2} s in plaintext");
+            in_plaintext.push(plain);
+        }
+        let one = measure(options.security, format!("{run}.json"))?;
         eprintln!(
             "run {run} of {runs}: time-to-ISR {:.2} s, in-place restart {:.2} s",
             one.run.time_to_isr_s, one.reference.time_to_isr_s
         );
         figures.push(one);
     }
-    let figures = Figures::of(conditions.until_now()?, options, figures)?;
+    let in_plaintext = (!in_plaintext.is_empty()).then(|| Figure::of(in_plaintext)).transpose()?;
+    let figures = Figures::of(conditions.until_now()?, options, figures, in_plaintext)?;
     let (takeover, reference) = (&figures.takeover.time_to_isr, &figures.reference.time_to_isr);
     eprintln!("median: {takeover} s against {reference} s, ratio {:.2}", figures.ratio);
     write(&options.json, &figures)
 }
 
 impl Figures {
-    fn of(conditions: Conditions, options: &Options, measured: Vec<One>) -> Result<Self> {
+    fn of(
+        conditions: Conditions,
+        options: &Options,
+        measured: Vec<One>,
+        in_plaintext: Option<Figure>,
+    ) -> Result<Self> {
         let (runs, references): (Vec<_>, Vec<_>) =
             measured.into_iter().map(|one| (one.run, one.reference)).unzip();
         let of = |value: fn(&Run) -> f64| Figure::of(runs.iter().map(value));
@@ -156,7 +191,7 @@ impl Figures {
         });
         let phases_s = phases.collect::<Result<_>>()?;
         let ratio = takeover.time_to_isr.median / reference.time_to_isr.median;
-        let table = vec![
+        let mut table = vec![
             Row::new("time-to-ISR of a takeover", "s", takeover.time_to_isr).aim(AIM_TIME_TO_ISR_S),
             Row::new("time-to-ISR of a restart in place", "s", reference.time_to_isr),
             Row::new("ratio of their medians", "×", Figure::once(ratio)).aim(AIM_RATIO),
@@ -167,12 +202,20 @@ impl Figures {
             Row::new("longest wait of the consumer, takeover", "s", takeover.consumer_stall),
             Row::new("longest wait of the consumer, restart in place", "s", reference.consumer_stall),
         ];
-        let (java_options, broker_properties) =
-            (options.java_options.clone(), options.broker_property.clone());
+        if let Some(plain) = in_plaintext {
+            let ratio = takeover.time_to_isr.median / plain.median;
+            eprintln!("median in plaintext: {plain} s, ratio {ratio:.2}");
+            table.push(Row::new("time-to-ISR of a takeover in plaintext", "s", plain));
+            let row = Row::new("ratio of the medians, secured to plaintext", "×", Figure::once(ratio));
+            table.push(row.aim(AIM_RATIO_SECURED));
+        }
+        let secured = options.security.to_possible_value().filter(|_| in_plaintext.is_some());
         Ok(Self {
             conditions,
-            java_options,
-            broker_properties,
+            java_options: options.java_options.clone(),
+            broker_properties: options.broker_property.clone(),
+            security: secured.map(|value| value.get_name().to_owned()),
+            in_plaintext,
             table,
             takeover,
             reference,
@@ -192,6 +235,7 @@ pub(crate) fn one(lab: &Lab, options: &Options) -> Result<()> {
     let cluster = ClusterSpec {
         jvm: Jvm::stock("768m"),
         properties,
+        security: options.security,
         // A broker that is back after a restart in place gets its partitions back by itself, and one that was
         // taken over from the agent.
         controller_properties: vec![("leader.imbalance.check.interval.seconds".to_owned(), "30".to_owned())],
