@@ -11,8 +11,8 @@ mod snapshotted;
 pub mod storage;
 
 pub use export::{
-    OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, ServingNodes, is_mark, serving_nodes,
-    single_address,
+    OntapExportConfig, OntapGrant, OntapGrantConfig, ProofLevel, ServingNodes, is_mark, of_trident,
+    serving_nodes, single_address,
 };
 pub use login::OntapConfig;
 pub use snapshot::SnapshotConfig;

@@ -45,7 +45,7 @@ pub use self::grant::{OntapGrant, OntapGrantConfig};
 pub use self::marks::is_mark;
 pub use self::nodes::{ServingNodes, serving_nodes};
 use self::survey::list;
-pub use self::survey::single_address;
+pub use self::survey::{of_trident, single_address};
 use self::witness::{Silence, Witness};
 use crate::login::{Login, OntapConfig};
 use recovery::model::{Epoch, HostName, human};

@@ -65,6 +65,7 @@ impl Look {
         }
         let mut exports = Vec::new();
         for (policy, of) in policies {
+            refusals.extend(of_trident(policy));
             refusals.extend(self.inner_policies(policy, &of));
             match self.export(policy, of, volumes) {
                 Ok(export) => exports.push(export),
@@ -179,6 +180,19 @@ impl Look {
         let (policy, strangers) = (policy.to_owned(), self.strangers(policy, ours));
         Ok(Export { policy, id: found.id, rule: rule.clone(), volumes, strangers, clients, marks })
     }
+}
+
+/// Why an export policy is not one to fence by, if Trident manages it. It names them `trident-` and the backend's id, and
+/// later versions as the volume or `trident_empty`, all of which begin with its storage prefix (`getExportPolicyName` in
+/// its source).
+#[must_use]
+pub fn of_trident(policy: &str) -> Option<String> {
+    ["trident-", "trident_"].iter().any(|prefix| policy.starts_with(prefix)).then(|| {
+        format!(
+            "export policy {policy} is Trident's own, which lets nodes in again whom the fence took out: set \
+             `autoExportPolicy: false` in its backend, and give the volumes a policy that nothing else changes"
+        )
+    })
 }
 
 /// The single addresses that a rule is for.

@@ -322,6 +322,20 @@ async fn what_is_wider_than_one_owner_is_refused_before_anything_is_changed() {
 }
 
 #[tokio::test]
+async fn a_policy_that_trident_manages_is_refused() {
+    for name in ["trident-403b5326-8482-40db-96d0-d83fb3f4daec", "trident_pvc_a79bcf5f", "trident_empty"] {
+        let site = site(1).await;
+        site.fake.world(|world| {
+            world.policy("svm1", name, &[&["10.0.0.101"]]);
+            let policy = world.find(Table::Policies, &[("name", name)]).unwrap();
+            let patch = json!({ "nas": { "export_policy": { "name": name, "id": policy["id"] } } });
+            world.update(Table::Volumes, &[("name", "kafka01")], patch);
+        });
+        site.refused("autoExportPolicy: false").await;
+    }
+}
+
+#[tokio::test]
 async fn further_rules_pnfs_and_unknown_volumes_are_refused() {
     let rules = site(1).await;
     let row = rules.fake.world(|world| world.rows(Table::Rules)[0].clone());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ontap::{is_mark, single_address};
+use ontap::{is_mark, of_trident, single_address};
 use ontap_client::{ExportRule, Volume};
 
 use super::super::facts::Facts;
@@ -53,6 +53,13 @@ fn ownership(notes: &mut Notes, svm: &str, broker: &Guarded, names: &BTreeSet<&s
     let list = names.iter().copied().collect::<Vec<_>>().join(", ");
     let mut alone = true;
     for name in names {
+        if let Some(why) = of_trident(name) {
+            alone = false;
+            let remedy =
+                "tridentctl get backend -o json shows the setting; then as for a policy that is shared";
+            notes.fail(Check::ExportPolicy, why, remedy.to_owned());
+            continue;
+        }
         let strangers: Vec<&str> = all
             .iter()
             .filter(|v| v.nas.export_policy.is_named(name) && !broker.volumes.contains(&v.name))
