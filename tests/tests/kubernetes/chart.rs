@@ -21,35 +21,45 @@ const OURS: &str = "app.kubernetes.io/instance=standby";
 /// The pods, and the nodes that they are for.
 const PODS: [(&str, &str); 2] = [("standby-a-0", "node-1"), ("standby-b-0", "node-3")];
 const BROKER: i32 = 2;
-/// Above the plain manifests.
-const HEAD: &str = "# Made of deploy/helm/standby-values.yaml, which says how: do not edit.
-# The definitions of the ledger are in crd.yaml.
-";
-const ROLES: [&str; 5] = ["ledger", "node", "pod", "service", "taint"];
+/// The examples: the release of each, what its roles are, and what of them it goes without.
+const EXAMPLES: [(&str, &str, &[&str], &str); 2] = [
+    ("standby", "standby", &["ledger", "node", "pod", "service", "taint"], "nothing"),
+    // No signal asks for a node's lease there.
+    ("rescheduling", "rescue", &["ledger", "node", "pod", "rescheduling", "taint"], "[\"leases\"]"),
+];
 
 fn deploy(file: &str) -> PathBuf {
     Path::new(CHART).join("../..").join(file)
 }
 
-/// What helm makes of the example.
-fn rendered(lab: &Lab) -> Result<String> {
-    let values = deploy("helm/standby-values.yaml").display().to_string();
-    helm(lab, None, &["template", "standby", CHART, "--namespace", NAMESPACE, "--values", &values])
+/// What helm makes of an example.
+fn rendered(lab: &Lab, example: &str, release: &str) -> Result<String> {
+    let values = deploy(&format!("helm/{example}-values.yaml")).display().to_string();
+    helm(lab, None, &["template", release, CHART, "--namespace", NAMESPACE, "--values", &values])
 }
 
 #[test]
 fn the_chart_is_linted_and_the_plain_manifests_are_what_it_renders() {
     story("the_chart_is_linted_and_the_plain_manifests_are_what_it_renders", |lab| {
-        let values = deploy("helm/standby-values.yaml").display().to_string();
-        let said = helm(lab, None, &["lint", "--strict", CHART, "--values", &values])?;
-        ensure!(said.contains("1 chart(s) linted, 0 chart(s) failed") && !said.contains("WARN"), "{said}");
-        let ours = format!("{HEAD}{}", rendered(lab)?);
-        let file = deploy("kubernetes/standby.yaml");
-        if std::env::var_os("UPDATE_EXPECTED").is_some() {
-            fs::write(&file, &ours)?;
+        for (example, release, ..) in EXAMPLES {
+            let values = deploy(&format!("helm/{example}-values.yaml")).display().to_string();
+            let said = helm(lab, None, &["lint", "--strict", CHART, "--values", &values])?;
+            ensure!(
+                said.contains("1 chart(s) linted, 0 chart(s) failed") && !said.contains("WARN"),
+                "{said}"
+            );
+            let ours = format!(
+                "# Made of deploy/helm/{example}-values.yaml, which says how: do not edit.\n\
+                 # The definitions of the ledger are in crd.yaml.\n{}",
+                rendered(lab, example, release)?
+            );
+            let file = deploy(&format!("kubernetes/{example}.yaml"));
+            if std::env::var_os("UPDATE_EXPECTED").is_some() {
+                fs::write(&file, &ours)?;
+            }
+            let theirs = fs::read_to_string(&file).unwrap_or_default();
+            ensure!(theirs == ours, "{} is old: run this story with UPDATE_EXPECTED=1", file.display());
         }
-        let theirs = fs::read_to_string(&file).unwrap_or_default();
-        ensure!(theirs == ours, "{} is old: run this story with UPDATE_EXPECTED=1", file.display());
         Ok(())
     });
 }
@@ -77,6 +87,17 @@ fn values_that_make_no_sense_are_refused_in_a_sentence() {
             ("  host = \"$(POD_NAME)\"", "  host = \"a\"", "config: agent.host: write \"$(POD_NAME)\""),
             ("  pod = \"$(POD_NAME)\"", "  pod = \"a\"", "broker 1: address.pod: write \"$(POD_NAME)\""),
             ("driver = \"mounted\"", "driver = \"nfs\"", "broker 1: storage.driver: write \"mounted\""),
+            ("  image: registry.example.com/kafka:4.3.1", "  image: \"\"", "kafka.image: give the image"),
+            (
+                "driver = \"kubernetes\"\n  template",
+                "driver = \"rescheduling\"\n  template",
+                "kafka, logDirs: leave",
+            ),
+            (
+                "driver = \"kubernetes\"\n  template",
+                "driver = \"systemd\"\n  template",
+                "broker_host.driver: write",
+            ),
             (
                 "source = \"svm1.example.com:/kafka01\"",
                 "grant = { svm = \"s\" }",
@@ -272,6 +293,9 @@ fn accepted_strictly(lab: &Lab, kubernetes: &Kubernetes, values: &str) -> Result
     };
     eventually("the definition of PodMonitors to be served", SOON, || apply(&[]))?;
     let mounts = apply(&["--set-json", r#"logDirs=[{"hostPath":"/srv/kafka","mountPath":"/srv/kafka"}]"#]);
+    let rescheduling = deploy("kubernetes/rescheduling.yaml").display().to_string();
+    let strictly = ["apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors"];
+    kubernetes.kubectl(&[&strictly[..], &["-f", &rescheduling]].concat())?;
     let said = mounts.err().context("PodSecurity restricted accepts what mounts of its node")?.to_string();
     ensure!(said.contains("restricted") && said.contains("hostPath") && !said.contains("seccomp"), "{said}");
     Ok(())
@@ -294,17 +318,20 @@ fn roles_are_those_of_the_files(lab: &Lab, kubernetes: &Kubernetes) -> Result<()
         rules.sort();
         anyhow::Ok(rules)
     };
-    let file = lab.kept("values")?.join("example.yaml");
-    let rendered = rendered(lab)?;
-    let roles: Vec<&str> = rendered.split("\n---\n").filter(|one| one.contains("Role\n")).collect();
-    fs::write(&file, roles.join("\n---\n"))?;
-    let mut files: Vec<String> = Vec::new();
-    for role in ROLES {
-        files.extend(rules(&deploy(&format!("kubernetes/{role}-rbac.yaml")).display().to_string())?);
+    for (example, release, needs, without) in EXAMPLES {
+        let file = lab.kept("values")?.join("example.yaml");
+        let rendered = rendered(lab, example, release)?;
+        let roles: Vec<&str> = rendered.split("\n---\n").filter(|one| one.contains("Role\n")).collect();
+        fs::write(&file, roles.join("\n---\n"))?;
+        let mut files: Vec<String> = Vec::new();
+        for role in needs {
+            files.extend(rules(&deploy(&format!("kubernetes/{role}-rbac.yaml")).display().to_string())?);
+        }
+        files.retain(|rule| !rule.contains(without));
+        files.sort();
+        let chart = rules(&file.display().to_string())?;
+        ensure!(chart == files, "{example}: the chart has {chart:#?}, and deploy/kubernetes {files:#?}");
     }
-    files.sort();
-    let chart = rules(&file.display().to_string())?;
-    ensure!(chart == files, "the chart has {chart:#?}, and deploy/kubernetes {files:#?}");
     Ok(())
 }
 

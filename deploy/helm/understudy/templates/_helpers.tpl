@@ -35,8 +35,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if not (regexMatch "^(0\\.0\\.0\\.0|\\[::\\]):[0-9]+$" (dig "agent" "listen" "" $config)) }}
 {{- fail "config: agent.listen: write \"0.0.0.0:9095\" or \"[::]:9095\": the kubelet's probes come from outside the pod" }}
 {{- end -}}
-{{- if ne (dig "broker_host" "driver" "" $config) "kubernetes" }}
-{{- fail "config: broker_host.driver: write \"kubernetes\": Kafka is in a container of its own" }}
+{{- $driver := toString (dig "broker_host" "driver" "" $config) }}
+{{- if eq $driver "rescheduling" }}
+{{- if or .Values.kafka.image .Values.kafka.command .Values.logDirs }}
+{{- fail "kafka, logDirs: leave them out with broker_host.driver \"rescheduling\": these pods start no Kafka" }}
+{{- end }}
+{{- else if eq $driver "kubernetes" }}
+{{- if not .Values.kafka.image }}{{ fail "kafka.image: give the image of your brokers" }}{{ end }}
+{{- if not .Values.kafka.command }}{{ fail "kafka.command: give what starts Kafka in the foreground" }}{{ end }}
+{{- if not .Values.logDirs }}{{ fail "logDirs: give the log dirs of the brokers" }}{{ end }}
+{{- else }}
+{{- fail "config: broker_host.driver: write \"kubernetes\" (Kafka waits in a container of its own) or \"rescheduling\" (brokers' pods are made anew)" }}
 {{- end -}}
 {{- range $broker := $config.broker }}
 {{- $id := toString $broker.id }}
@@ -53,6 +62,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end -}}
 {{- toJson $config -}}
+{{- end }}
+
+{{/* Whether the pods have agents alone, which have brokers' pods made anew: not empty. */}}
+{{- define "understudy.reschedules" -}}
+{{- $config := include "understudy.config" . | fromJson -}}
+{{- if eq $config.broker_host.driver "rescheduling" }}yes{{ end -}}
 {{- end }}
 
 {{/* A role in `.namespace`, or without one of the cluster, for the account of the pods. */}}
