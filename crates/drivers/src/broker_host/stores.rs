@@ -178,9 +178,8 @@ impl<'a> Judge<'a> {
 
     /// What Kafka would show at a listener, with its place.
     fn shown(&mut self, settings: Settings<'_>) -> Option<(String, Chain)> {
-        // One that stands in the file itself is not looked at.
         if settings.raw("ssl.keystore.key").is_some() {
-            return None;
+            return self.shown_in_line(settings);
         }
         let store = match self.store(settings, "ssl.keystore") {
             Setting::Known(store) => store,
@@ -207,6 +206,60 @@ impl<'a> Judge<'a> {
         Some((store.place, shown))
     }
 
+    /// The same of a key that stands in `server.properties` itself.
+    fn shown_in_line(&mut self, settings: Settings<'_>) -> Option<(String, Chain)> {
+        let [key, chain] = ["ssl.keystore.key", "ssl.keystore.certificate.chain"];
+        let store = self.in_line(settings, "ssl.keystore", key, chain)?;
+        let Setting::Known(of_key) = self.setting(settings, key) else { return None };
+        let has_password = !matches!(self.setting(settings, "ssl.key.password"), Setting::Absent);
+        let shown = shown_by_pem(&store.bytes, of_key.as_bytes(), has_password);
+        let shown = shown.map_err(|fault| self.fault(settings, "ssl.keystore", &store, fault)).ok()?;
+        Some((store.place, shown))
+    }
+
+    /// The certificates that stand in `server.properties` as the value of `certificates`. `given` is the key that has
+    /// Kafka look for them there, and in no file named by `of`.
+    fn in_line(
+        &mut self,
+        settings: Settings<'_>,
+        of: &str,
+        given: &str,
+        certificates: &str,
+    ) -> Option<Store> {
+        let named = |key: &str| settings.raw(key).map_or_else(|| key.to_owned(), |(key, _)| key);
+        let (listener, given) = (settings.listener, named(given));
+        let beside = ["location", "password"].map(|key| format!("{of}.{key}"));
+        if let Some(key) = beside.iter().find(|key| settings.raw(key).is_some()) {
+            self.told.stop(format!(
+                "`{given}` of listener {listener} cannot stand beside `{}`: Kafka would not start. Take one of them out of \
+                 the template",
+                named(key)
+            ));
+            return None;
+        }
+        match (self.setting(settings, &format!("{of}.type")), self.setting(settings, certificates)) {
+            (Setting::Unknown, _) | (_, Setting::Unknown) => None,
+            (Setting::Known(kind), Setting::Known(pem)) if kind.eq_ignore_ascii_case("PEM") => {
+                let place = format!("`{}`", named(certificates));
+                Some(Store { place, kind: "PEM".to_owned(), bytes: pem.into_bytes() })
+            }
+            (Setting::Known(kind), Setting::Absent) if kind.eq_ignore_ascii_case("PEM") => {
+                self.told.stop(format!(
+                    "`{given}` of listener {listener} has no `{certificates}` beside it: Kafka would not start. Add it to \
+                     the template"
+                ));
+                None
+            }
+            _ => {
+                self.told.stop(format!(
+                    "`{given}` of listener {listener} is for `{of}.type` = PEM alone: Kafka would not start. Set it in the \
+                     template"
+                ));
+                None
+            }
+        }
+    }
+
     fn shows_nothing<T>(&mut self, Settings { listener, .. }: Settings<'_>) -> Option<T> {
         // One may have been set in the cluster (`kafka-configs`), which nobody can see before Kafka runs.
         self.told.doubt(format!(
@@ -227,7 +280,14 @@ impl<'a> Judge<'a> {
 
     /// The certificates that a listener trusts, with their place.
     fn trusted(&mut self, settings: Settings<'_>) -> Option<(String, Chain)> {
-        let Setting::Known(store) = self.store(settings, "ssl.truststore") else { return None };
+        let in_line = "ssl.truststore.certificates";
+        let store = match settings.raw(in_line) {
+            Some(_) => self.in_line(settings, "ssl.truststore", in_line, in_line)?,
+            None => match self.store(settings, "ssl.truststore") {
+                Setting::Known(store) => store,
+                Setting::Absent | Setting::Unknown => return None,
+            },
+        };
         let trusted = if store.kind == "PEM" {
             trusted_by_pem(&store.bytes)
         } else {

@@ -208,3 +208,46 @@ fn a_certificate_that_ends_soon_is_told_before() {
     assert!(at("2030-01-02T00:00:00Z").stops[0].contains("expired at 2030-01-01T00:00:00Z"));
     assert!(at("2019-01-02T00:00:00Z").stops[0].contains("is not valid before 2020-01-01T00:00:00Z"));
 }
+
+/// A PEM text as the value of a property: its lines are continued.
+fn continued(pem: &str) -> String {
+    pem.lines().collect::<Vec<_>>().join(" \\\n ")
+}
+
+#[test]
+fn a_key_that_stands_in_the_file_itself_is_looked_at_as_kafka_would() {
+    let own = listener();
+    let other = Authority::new("other");
+    let key = format!("ssl.keystore.key={}\n", continued(&own.key));
+    let chain = |pem: &str| format!("ssl.keystore.certificate.chain={}\n", continued(pem));
+    let pem = "ssl.keystore.type=PEM\nssl.truststore.type=PEM\nssl.endpoint.identification.algorithm=\n";
+    let trusts = |pem: &str| format!("ssl.truststore.certificates={}\n", continued(pem));
+    let good = format!("{pem}{key}{}{}", chain(&own.pem), trusts(CA));
+    let taken = told(&good);
+    assert_eq!((taken.stops, taken.certificates), (Vec::new(), 1));
+    for (more, parts) in [
+        (good.replace("ssl.keystore.type=PEM\n", ""), ["`ssl.keystore.key` of listener TLS", "= PEM alone"]),
+        (
+            format!("{pem}{key}"),
+            ["`ssl.keystore.key` of listener TLS", "no `ssl.keystore.certificate.chain`"],
+        ),
+        (
+            good.clone() + "ssl.keystore.password=hunter2\n",
+            ["`ssl.keystore.key` of listener TLS", "beside `ssl.keystore.password`"],
+        ),
+        (
+            good.clone() + "ssl.truststore.location={dir}/ca.pem\n",
+            ["`ssl.truststore.certificates` of listener TLS", "beside `ssl.truststore.location`"],
+        ),
+        (
+            format!("{pem}{key}{}", chain(&other.pem)),
+            ["`ssl.keystore.certificate.chain` of listener TLS", "belongs to another certificate"],
+        ),
+        (
+            good.clone() + "inter.broker.listener.name=TLS\n" + &trusts(&other.pem),
+            ["`ssl.keystore.certificate.chain`", "no authority in `ssl.truststore.certificates`"],
+        ),
+    ] {
+        stops(&more, &parts);
+    }
+}
