@@ -147,10 +147,11 @@ fn remedy(code: &str, call: &str, service: &Service) -> Option<String> {
         "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
             format!("its credentials do not allow {action}:{call}; add it to the policy of this host's role")
         }
-        "AuthFailure" | "InvalidClientTokenId" | "UnrecognizedClientException" => format!(
-            "it does not accept the credentials: look at the region, at the role of this instance, and \
-             at the clock of this host (`chronyc tracking`)"
-        ),
+        "AuthFailure" | "InvalidClientTokenId" | "UnrecognizedClientException" => {
+            "it does not accept the credentials: look at the region, at the role of this instance, and at the clock of \
+             this host (`chronyc tracking`)"
+                .to_owned()
+        }
         "RequestExpired" | "SignatureDoesNotMatch" => {
             "it does not accept the signature: the clock of this host is off (`chronyc tracking`), or the secret key \
              is wrong"
@@ -161,10 +162,10 @@ fn remedy(code: &str, call: &str, service: &Service) -> Option<String> {
         }
         "OptInRequired" => format!("the account has no access to this region: correct {section}.region"),
         "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed" => {
-            format!("there is no such instance there: correct instance.id or ec2.region")
+            "there is no such instance there: correct instance.id or ec2.region".to_owned()
         }
         "InvalidNetworkInterfaceID.NotFound" | "InvalidNetworkInterfaceId.Malformed" => {
-            format!("there is no such interface there: correct `network_interface` or ec2.region")
+            "there is no such interface there: correct `network_interface` or ec2.region".to_owned()
         }
         "StorageVirtualMachineNotFound" => {
             format!("there is no such SVM there: correct {section}.svm or {section}.region")
