@@ -48,8 +48,8 @@ pub struct AccessConfig {
     /// `{ env = "…" }` or `{ credential = "…" }`. Either this or `certificate`. Who shows a certificate is known by that
     /// alone.
     pub token: Option<OptionValue>,
-    /// A DNS name in the certificate of `agent.tls.ca` that is shown, letter by letter: a wildcard there grants
-    /// nothing. Where the names of one certificate stand in several sections, the highest role counts. Who shows one that
+    /// A DNS name in the certificate of `agent.tls.ca` that is shown, whole: a wildcard there grants nothing. The
+    /// certificate is one for `clientAuth`. Where the names of one certificate stand in several sections, the highest role counts. Who shows one that
     /// is named nowhere, as the agents among themselves, is a viewer.
     pub certificate: Option<String>,
 }
@@ -147,7 +147,8 @@ impl AccessList {
                 Caller { name: name.clone(), role: *role, by: "certificate" }
             }
             None => {
-                let name = names.first().map_or("an agent", String::as_str).to_owned();
+                let name =
+                    names.first().map_or("somebody without a DNS name in it", String::as_str).to_owned();
                 Caller { name, role: Role::Viewer, by: "certificate" }
             }
         }
@@ -198,6 +199,10 @@ async fn read(name: &str, token: Option<&OptionValue>) -> Option<Result<SecretSt
             "agent.access: the token of {name} is shorter than {SHORTEST_TOKEN} characters, and would be guessed: make \
              one with `openssl rand -hex 32`"
         )),
+        Ok(token) if !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic()) => Err(format!(
+            "agent.access: the token of {name} has a space, a line break or a letter that no header takes, so nobody can \
+             send it: make one with `openssl rand -hex 32`"
+        )),
         read => read,
     })
 }
@@ -234,7 +239,7 @@ mod tests {
         assert_eq!(who(&["x", "ADA.example.com"]), "ada (operator by certificate)");
         assert_eq!(who(&["ada.example.com", "ops"]), "ops (admin by certificate)");
         assert_eq!(who(&["*.example.com"]), "*.example.com (viewer by certificate)");
-        assert_eq!(who(&[]), "an agent (viewer by certificate)");
+        assert_eq!(who(&[]), "somebody without a DNS name in it (viewer by certificate)");
     }
 
     #[tokio::test]
@@ -263,6 +268,8 @@ mod tests {
                 "the lower role"
             );
         }
+        std::fs::write(&path, "0123456789abcdef\n0123456789abcdef\n").unwrap();
+        assert!(one.look().await[0].contains("nobody can send it"));
         std::fs::write(&path, "short").unwrap();
         let why = one.look().await.remove(0);
         assert!(why.contains("scraper is shorter than 16 characters"), "{why}");

@@ -1,12 +1,14 @@
 //! Who is at the other end of a connection, and what they may do.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 
-use crate::access::{Caller, Role};
+use crate::access::{AccessList, Caller, Role};
 use crate::who::named;
 
 /// Who asks.
@@ -15,8 +17,27 @@ pub(crate) enum Guest {
     /// A user of this host, on the socket, as the kernel knew it when the connection was made. The socket's file mode
     /// has decided that they may do everything.
     User(Option<u32>),
-    /// Somebody at this address; who it is, if they have shown that over TLS.
-    Remote(SocketAddr, Option<Caller>),
+    /// Somebody at this address, and what they have shown over TLS.
+    Remote(SocketAddr, Option<Shown>),
+}
+
+/// What somebody has shown over TLS.
+#[derive(Debug, Clone)]
+pub(crate) enum Shown {
+    /// The token of this one, with this very request.
+    Token(Caller),
+    /// A certificate with these DNS names, with the connection: its role is that of the moment.
+    Certificate(Arc<[String]>, watch::Receiver<AccessList>),
+}
+
+impl Shown {
+    /// Who that is now.
+    pub(crate) fn caller(&self) -> Caller {
+        match self {
+            Self::Token(caller) => caller.clone(),
+            Self::Certificate(names, access) => access.borrow().by_certificate(names),
+        }
+    }
 }
 
 impl Connected<IncomingStream<'_, UnixListener>> for Guest {
@@ -48,12 +69,14 @@ impl Guest {
         match self {
             Self::User(Some(uid)) => Ok(named(*uid).await),
             Self::User(None) => Ok("unknown user".to_owned()),
-            Self::Remote(from, Some(caller)) if caller.role >= role => {
-                Ok(format!("{caller}, from {}", from.ip().to_canonical()))
-            }
-            Self::Remote(_, Some(caller)) => Err(format!(
-                "this takes the role {role}, and you are {caller}: a section [[agent.access]] of this agent gives roles"
-            )),
+            Self::Remote(from, Some(shown)) => match shown.caller() {
+                caller if caller.role >= role => {
+                    Ok(format!("{caller}, from {}", from.ip().to_canonical()))
+                }
+                caller => Err(format!(
+                    "this takes the role {role}, and you are {caller}: a section [[agent.access]] of this agent gives roles"
+                )),
+            },
             Self::Remote(_, None) => Err(
                 "over the network this takes TLS and a role: give this agent an [agent.tls] and an [[agent.access]], or \
                  ask as root on its Unix socket (agent.socket)"
@@ -68,8 +91,8 @@ mod tests {
     use super::*;
 
     fn remote(role: Option<Role>) -> Guest {
-        let caller = role.map(|role| Caller::of("ada", role));
-        Guest::Remote("[::ffff:10.0.0.9]:4711".parse().unwrap(), caller)
+        let shown = role.map(|role| Shown::Token(Caller::of("ada", role)));
+        Guest::Remote("[::ffff:10.0.0.9]:4711".parse().unwrap(), shown)
     }
 
     #[tokio::test]

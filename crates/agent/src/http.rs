@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use crate::access::AccessList;
-use crate::guest::Guest;
+use crate::guest::{Guest, Shown};
 use crate::serve::Door;
 use crate::telemetry::Metrics;
 
@@ -109,12 +109,14 @@ fn for_everybody(source: Source, metrics: bool, access: watch::Receiver<AccessLi
         let (access, mut all) = (access.borrow().clone(), all.clone());
         async move {
             let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
+            let sent = sent.and_then(|value| value.split_once(' '));
+            let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            let sent = sent.map(|(_, token)| token.trim().to_owned());
             let Some(sent) = sent else { return who_are_you(false) };
             let (Some(caller), Guest::Remote(from, _)) = (access.by_token(&sent).await, guest) else {
                 return who_are_you(true);
             };
-            request.extensions_mut().insert(ConnectInfo(Guest::Remote(from, Some(caller))));
+            request.extensions_mut().insert(ConnectInfo(Guest::Remote(from, Some(Shown::Token(caller)))));
             let Ok(answer) = all.call(request).await;
             answer
         }

@@ -73,7 +73,8 @@ async fn admit(
         }
         Err(why) => {
             // Of strangers the log says nothing: they could fill it.
-            if let Guest::Remote(from, Some(caller)) = &guest {
+            if let Guest::Remote(from, Some(shown)) = &guest {
+                let caller = shown.caller();
                 tracing::warn!(%from, %caller, page = request.uri().path(), "an order was refused: {why}");
             }
             problem(StatusCode::FORBIDDEN, why)
@@ -81,16 +82,38 @@ async fn admit(
     }
 }
 
-/// What may be said of an order. All of it may be left out where it makes no difference.
+/// What is said of a pause. All of it may be left out where it makes no difference.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct Pause {
     /// Why.
     #[serde(default)]
     reason: String,
     /// When it ends by itself.
     until: Option<Timestamp>,
 }
+
+/// What is said where a person has looked.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Found {
+    /// What was found.
+    #[serde(default)]
+    reason: String,
+}
+
+/// What is said of an approval.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Approval {
+    /// When it ends by itself.
+    until: Option<Timestamp>,
+}
+
+/// Nothing is to be said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 /// What is said of a switchover.
 #[derive(Debug, Default, Deserialize)]
@@ -159,13 +182,13 @@ fn request(order: &str, broker: Option<BrokerId>, body: &[u8]) -> Result<Request
             Request::Switchover { broker, to, at, until }
         }
         ("pause", broker) => {
-            let Body { reason, until } = read(body)?;
+            let Pause { reason, until } = read(body)?;
             Request::Pause { broker, reason, until }
         }
-        ("resume", broker) => read(body).map(|Body { .. }| Request::Resume { broker })?,
-        ("ack", broker) => read(body).map(|Body { reason, .. }| Request::Ack { broker, reason })?,
+        ("resume", broker) => read(body).map(|Nothing {}| Request::Resume { broker })?,
+        ("ack", broker) => read(body).map(|Found { reason }| Request::Ack { broker, reason })?,
         ("approve", Some(broker)) => {
-            let Body { until, .. } = read(body)?;
+            let Approval { until } = read(body)?;
             Request::Approve { broker, until: until.unwrap_or_else(|| later(now, APPROVED_FOR)) }
         }
         _ => return Err(problem(StatusCode::NOT_FOUND, format!("there is no order `{order}` here"))),
@@ -177,7 +200,10 @@ fn request(order: &str, broker: Option<BrokerId>, body: &[u8]) -> Result<Request
 fn read<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
     let read = if body.is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) };
     read.map_err(|error| {
-        problem(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {error}"))
+        problem(
+            StatusCode::BAD_REQUEST,
+            format!("the body is not what is expected: {error}; a time is written as 2026-03-01T22:00:00Z"),
+        )
     })
 }
 

@@ -19,6 +19,9 @@ use crate::refusal::{Refusal, Refused};
 /// A clock that is ahead of ours by more than this is worth a word.
 const CLOCKS_MAY_DIFFER: Duration = Duration::from_secs(60);
 
+/// The longest reason, in characters: it is shown again and again.
+const LONGEST_REASON: usize = 500;
+
 /// What somebody wants. Times are those of this host's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -375,6 +378,15 @@ impl Case<'_> {
 fn given(reason: String) -> Result<String, OrderError> {
     if reason.trim().is_empty() {
         return Err(OrderError::Usage("a reason is needed: whoever finds this order will ask".to_owned()));
+    }
+    // It is shown in lines, and a second one could say anything.
+    if reason.trim().chars().any(char::is_control) {
+        return Err(OrderError::Usage(
+            "the reason has a line break or another control character: write it in one line".to_owned(),
+        ));
+    }
+    if reason.trim().chars().count() > LONGEST_REASON {
+        return Err(OrderError::Usage(format!("the reason is longer than {LONGEST_REASON} characters")));
     }
     Ok(reason.trim().to_owned())
 }

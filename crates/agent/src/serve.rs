@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tower_service::Service;
 
 use crate::access::AccessList;
-use crate::guest::Guest;
+use crate::guest::{Guest, Shown};
 
 /// How long a request's head may take, and the pause before the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(5);
@@ -122,8 +122,8 @@ pub(crate) async fn serve(listener: TcpListener, pages: Router, door: Option<Doo
                 let Some(names) = names else {
                     return answer(stream, door.open.clone(), Guest::Remote(from, None)).await;
                 };
-                let caller = door.access.borrow().by_certificate(&names);
-                answer(stream, pages, Guest::Remote(from, Some(caller))).await;
+                let shown = Shown::Certificate(names.into(), door.access.clone());
+                answer(stream, pages, Guest::Remote(from, Some(shown))).await;
             };
             let _ = timeout(LIFE, connection).await;
         });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use recovery::model::{
 use recovery::policy::Policy;
 use recovery::status::{BrokerStatus, TakeoverStatus};
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::cli::Global;
 use crate::config::Config;
@@ -107,7 +108,7 @@ impl Missing {
 
 /// Asks the running agent; if there is none, reads the ledger.
 pub(super) async fn run(global: &Global, config: &Config) -> anyhow::Result<Exit> {
-    let mut report = match ask(config.listen).await {
+    let mut report = match ask(config).await {
         Ok(page) => by_agent(config.listen, page),
         Err(error) => by_ledger(config, format!("{error:#}")).await?,
     };
@@ -120,16 +121,20 @@ pub(super) async fn run(global: &Global, config: &Config) -> anyhow::Result<Exit
     Ok(worst.unwrap_or(Exit::Done))
 }
 
-async fn ask(at: SocketAddr) -> anyhow::Result<StatusPage> {
+/// Over TCP; with `[agent.tls]` on the socket, where root need not show who it is.
+async fn ask(config: &Config) -> anyhow::Result<StatusPage> {
+    let (listen, socket) = (config.listen, &config.socket);
+    let at = if config.tls.is_some() { socket.display().to_string() } else { listen.to_string() };
     let look = async {
-        let mut stream = TcpStream::connect(at).await?;
-        // HTTP/1.0: the answer ends with the connection, so nothing has to be parsed but its begin.
-        stream.write_all(format!("GET /v1/status HTTP/1.0\r\nHost: {at}\r\n\r\n").as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
-        std::io::Result::Ok(answer)
+        match config.tls {
+            Some(_) => page(UnixStream::connect(socket).await?).await,
+            None => page(TcpStream::connect(listen).await?).await,
+        }
     };
     let answer = match tokio::time::timeout(ANSWER_WITHIN, look).await {
+        Ok(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("with [agent.tls] the agent is asked at {at}, which is for root: run this as root")
+        }
         Ok(answer) => answer.with_context(|| format!("no agent answers on {at}"))?,
         Err(_) => bail!("no answer from {at} within {ANSWER_WITHIN:?}"),
     };
@@ -137,6 +142,14 @@ async fn ask(at: SocketAddr) -> anyhow::Result<StatusPage> {
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{at} does not speak HTTP"))?;
     ensure!(head.lines().next().is_some_and(|l| l.contains(" 200 ")), "{at} is not an agent");
     serde_json::from_str(body).with_context(|| format!("{at} is not an agent of this version"))
+}
+
+async fn page(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Vec<u8>> {
+    // HTTP/1.0: the answer ends with the connection, so nothing has to be parsed but its begin.
+    stream.write_all(b"GET /v1/status HTTP/1.0\r\nHost: agent\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    Ok(answer)
 }
 
 fn by_agent(at: SocketAddr, page: StatusPage) -> Report {

@@ -43,9 +43,8 @@ pub(super) fn check(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
     check.exports_cover(&brokers, &ladders, agent.as_ref(), mode);
     check.ledger_is_elsewhere(ledger.as_ref(), &brokers);
     let broker_host = check.broker_host(agent.as_ref(), &brokers, &taints);
-    let peers = check.peers(agent.as_ref());
+    let (peers, canaries) = (check.peers(agent.as_ref()), check.canaries(policy.as_ref()));
     let own_addresses = check.own_addresses(&brokers, &peers);
-    let canaries = check.canaries(policy.as_ref());
     let ontap_clients = check.ontap_clients(policy.as_ref(), &brokers.drivers);
     let ec2_status = check.ec2_status(&ladders);
     let (kubernetes_node, kubernetes_pod) = check.kubernetes(&ladders, &brokers, &taints, mode);

@@ -11,8 +11,12 @@ use super::document::{holds_login, is_secret, join};
 /// What stands in a secret's place.
 const HIDDEN: &str = "***";
 
-/// The keys of which one names an element in the lists of the file's first level. Their order means nothing.
+/// The keys of which one names an element in the lists of the file's first level, and in [`UNORDERED`]. Their order means
+/// nothing.
 const NAMES: [&str; 3] = ["id", "name", "host"];
+
+/// Other lists whose order means nothing.
+const UNORDERED: &str = "agent.access";
 
 /// What is in force until the agent is started anew: where it answers, which machine it is, and which ledger and
 /// cluster it belongs to.
@@ -107,7 +111,8 @@ impl Place {
                 Some(table.iter().map(part).collect())
             }
             Value::Array(values) if values.iter().any(|value| value.is_table() || value.is_array()) => {
-                let name = NAMES.into_iter().find(|name| !self.names.contains('.') && names(name, values));
+                let named = !self.names.contains('.') || self.names == UNORDERED;
+                let name = NAMES.into_iter().find(|name| named && names(name, values));
                 let label = |(i, value): (usize, &Value)| match name.and_then(|name| value.get(name)) {
                     Some(id) => format!("[{}={}]", name.unwrap_or_default(), plain(id)),
                     None => format!("[{i}]"),

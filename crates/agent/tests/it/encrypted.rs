@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use understudy::access::{AccessConfig, AccessList};
 use understudy::http;
 use understudy::telemetry::Metrics;
@@ -75,8 +76,7 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// What somebody with this certificate is answered.
-async fn ask(address: SocketAddr, authority: &Authority, shows: Option<&Issued>, request: &str) -> String {
+async fn connect(address: SocketAddr, authority: &Authority, shows: Option<&Issued>) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -92,7 +92,12 @@ async fn ask(address: SocketAddr, authority: &Authority, shows: Option<&Issued>,
     };
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let mut stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await.unwrap();
+    TlsConnector::from(Arc::new(client)).connect(name, stream).await.unwrap()
+}
+
+/// What somebody with this certificate is answered.
+async fn ask(address: SocketAddr, authority: &Authority, shows: Option<&Issued>, request: &str) -> String {
+    let mut stream = connect(address, authority, shows).await;
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     // Who ends a connection need not say so in TLS.
@@ -220,7 +225,13 @@ async fn orders_over_tls_take_the_role_and_stand_in_the_ledger_by_name() {
         (None, "/v1/resume", "Authorization: Bearer guess\r\n", 401, "the token is that of no"),
         (None, "/v1/resume", token.as_str(), 403, "role operator, and you are bot (viewer by token)"),
         // Another agent.
-        (Some("127.0.0.1"), "/v1/resume", "", 403, "you are an agent (viewer by certificate)"),
+        (
+            Some("127.0.0.1"),
+            "/v1/resume",
+            "",
+            403,
+            "you are somebody without a DNS name in it (viewer by certificate)",
+        ),
         (Some("*.test"), "/v1/resume", "", 403, "(viewer by certificate)"),
         (ada, "/v1/resume", page, 403, "not taken from web pages"),
         (ada, "/v1/reload", "", 403, "role admin, and you are ada (operator by certificate)"),
@@ -281,6 +292,28 @@ async fn a_role_that_is_taken_away_is_gone_after_a_reload() {
     assert!(reloaded.out.contains("agent.access"), "{reloaded:?}");
     let refused = agent.post(Some("ada.test"), "/v1/resume", "", "").await;
     assert!(refused.contains(" 403 ") && refused.contains("you are ada (viewer"), "{refused}");
+    // The agent beside it is asked all the same.
+    let status = agent.site.run(&["status"]);
+    assert!(!status.out.contains("NOTHING IS WATCHED FROM HERE"), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_is_taken_away_is_gone_on_open_connections_too() {
+    let agent = Guarded::start();
+    let ada = agent.authority.issue(&["ada.test"]);
+    let mut stream = connect(agent.site.listen.parse().unwrap(), &agent.authority, Some(&ada)).await;
+    let request = "POST /v1/resume HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    let mut said = [0; 4096];
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let length = stream.read(&mut said).await.unwrap();
+    assert!(String::from_utf8_lossy(&said[..length]).contains(" 200 "));
+    let text = fs::read_to_string(agent.site.config()).unwrap();
+    fs::write(agent.site.config(), text.replace("\"ada.test\"", "\"eve.test\"")).unwrap();
+    let reloaded = agent.site.run(&["reload"]);
+    assert!(reloaded.out.contains("agent.access[name=ada].certificate"), "{reloaded:?}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let length = stream.read(&mut said).await.unwrap();
+    assert!(String::from_utf8_lossy(&said[..length]).contains(" 403 "));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,6 +72,9 @@ async fn orders_are_taken_as_from_the_command_line() {
 
     for (path, body, expected) in [
         ("/v1/pause", r#"{"reason": ""}"#, 400),
+        ("/v1/pause", r#"{"reason": "ok\n  order: root (uid 0)"}"#, 400),
+        ("/v1/brokers/1/approve", r#"{"reason": "ok"}"#, 400),
+        ("/v1/resume", r#"{"until": "2099-01-01T00:00:00Z"}"#, 400),
         ("/v1/pause", r#"{"reason": "x", "untill": "2099-01-01T00:00:00Z"}"#, 400),
         ("/v1/pause", r#"{"reason": "x", "until": "2001-01-01T00:00:00Z"}"#, 400),
         ("/v1/brokers/7/pause", r#"{"reason": "x"}"#, 404),
