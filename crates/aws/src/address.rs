@@ -9,7 +9,7 @@ use recovery::model::{Endpoint, Epoch, PLACED};
 use recovery::ports::{Address, Note, StepError};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::Ec2Config;
 use crate::fault::Fault;
@@ -215,15 +215,8 @@ impl Address for SecondaryIp {
         let was_here = own.has(self.address);
         self.move_here(&own, &action, deadline).await?;
         let link = self.own.link.acquire(epoch).await?;
-        let answered = async {
-            let answered = self.own.answered(self.address, &action, deadline).await?;
-            Ok((answered, Instant::now()))
-        };
-        let read = async { self.stays(&own, &action, deadline).await.map(|()| Instant::now()) };
-        let ((answered, answered_at), read_at) = tokio::try_join!(answered, read)?;
-        if answered_at > read_at {
-            self.stays(&own, &action, deadline).await?;
-        }
+        let answered = self.own.answered(self.address, &action, deadline).await?;
+        self.stays(&own, &action, deadline).await?;
         let said = if was_here { "was on" } else { "moved to" };
         let text = format!(
             "{} {said} {own}, and no other interface has it; {}; {answered}",

@@ -13,9 +13,9 @@ use crate::interface::Deadline;
 
 /// How long one answer may take, within a region.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// A connection is tried anew after this: its first packet is lost where the way back is not there yet, and the kernel
-/// would send the next one after a second.
-const ANEW_AFTER: Duration = Duration::from_millis(200);
+/// A connection is tried anew after this, and then after twice as long: its first packet is lost where the way back is
+/// not there yet, and the kernel would send the next one after a second.
+const ANEW_AFTER: Duration = Duration::from_millis(150);
 /// Between two rounds.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -88,11 +88,12 @@ async fn dial(other: &Endpoint, from: Ipv4Addr, is_here: fn(IpAddr) -> bool) -> 
         let found = lookup_host((other.host.as_str(), other.port)).await?;
         let to = found.into_iter().find(|to| to.is_ipv4() && !is_here(to.ip()));
         let to = to.ok_or_else(|| std::io::Error::other("it has no IPv4 address of another host"))?;
+        let mut patience = ANEW_AFTER;
         loop {
             let socket = TcpSocket::new_v4()?;
             socket.bind(SocketAddr::from((from, 0)))?;
-            match timeout(ANEW_AFTER, socket.connect(to)).await {
-                Err(_) => {}
+            match timeout(patience, socket.connect(to)).await {
+                Err(_) => patience *= 2,
                 Ok(Err(refused)) if refused.kind() == std::io::ErrorKind::ConnectionRefused => return Ok(()),
                 Ok(connected) => return connected.map(drop),
             }

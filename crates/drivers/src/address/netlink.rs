@@ -484,8 +484,10 @@ impl Address for Netlink {
             },
         };
         let doubt = doubt.filter(|_| assigned.is_none());
-        let doubts =
-            doubt.into_iter().chain(networkd::forgets(interface, link.index)).chain(networkd::is_shared());
+        let doubts = doubt
+            .into_iter()
+            .chain(networkd::forgets(interface, link.index))
+            .chain(networkd::is_shared(interface));
         let note = Note { text: format!("{interface} is up, {}", state.text), ..state }.warn(doubts);
         Ok(if is_unanswered { note.with(UNANSWERED, true) } else { note })
     }

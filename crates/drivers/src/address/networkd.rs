@@ -1,6 +1,6 @@
-//! What else on a host sets addresses, and takes them off. systemd-networkd takes every address off its links that it did
-//! not set, whenever it is started anew: an upgrade of systemd does that, and a broker's address is one of them.
-//! Amazon Linux has a service that sets what EC2 tells of the interface.
+//! Others on a host that set addresses, and take them off. systemd-networkd takes every address off its links that it
+//! did not set, whenever it is started anew: an upgrade of systemd does that, and a broker's address is one of them.
+//! Amazon Linux has a service that sets the addresses that EC2 tells.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,19 +19,29 @@ pub(super) fn forgets(interface: &str, index: u32) -> Option<String> {
     forgets_below(Path::new("/"), interface, index)
 }
 
-/// A file of the package `amazon-ec2-net-utils`, which Amazon Linux has.
+/// Where systemd has the service of `amazon-ec2-net-utils`, which Amazon Linux has, and where one of it is masked.
 const NET_UTILS: &str = "usr/lib/systemd/system/policy-routes@.service";
+const MASKS: &str = "etc/systemd/system";
 
-/// The remedy where another service sets the addresses that EC2 gives an interface.
-pub(super) fn is_shared() -> Option<String> {
-    is_shared_below(Path::new("/"))
+/// The remedy where another service sets the addresses that EC2 gives `interface`.
+pub(super) fn is_shared(interface: &str) -> Option<String> {
+    is_shared_below(Path::new("/"), interface)
 }
 
-fn is_shared_below(root: &Path) -> Option<String> {
-    root.join(NET_UTILS).exists().then(|| {
-        "amazon-ec2-net-utils puts the addresses that EC2 gives an interface on the link by itself, and takes them off: \
-         remove it (`dnf remove amazon-ec2-net-utils`), so that the agent alone moves a broker's address"
-            .to_owned()
+fn is_shared_below(root: &Path, interface: &str) -> Option<String> {
+    let units =
+        [format!("policy-routes@{interface}.service"), format!("refresh-policy-routes@{interface}.timer")];
+    let is_masked = |unit: &String| {
+        let to = fs::read_link(root.join(MASKS).join(unit));
+        to.is_ok_and(|to| to == Path::new("/dev/null"))
+    };
+    let shared = root.join(NET_UTILS).exists() && !units.iter().all(is_masked);
+    shared.then(|| {
+        format!(
+            "amazon-ec2-net-utils puts the addresses that EC2 gives {interface} on the link by itself, and takes them off: \
+             run `systemctl mask --now {}`, so that the agent alone moves a broker's address",
+            units.join(" ")
+        )
     })
 }
 
@@ -116,11 +126,20 @@ mod tests {
     #[test]
     fn another_service_that_sets_addresses_is_told() {
         let root = host("unmanaged", "");
-        assert_eq!(is_shared_below(root.path()), None);
+        assert_eq!(is_shared_below(root.path(), "ens5"), None);
         let file = root.path().join(NET_UTILS);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, "").unwrap();
-        assert!(is_shared_below(root.path()).unwrap().contains("dnf remove"));
+        assert!(
+            is_shared_below(root.path(), "ens5").unwrap().contains("mask --now policy-routes@ens5.service")
+        );
+        let masks = root.path().join(MASKS);
+        fs::create_dir_all(&masks).unwrap();
+        for unit in ["policy-routes@ens5.service", "refresh-policy-routes@ens5.timer"] {
+            std::os::unix::fs::symlink("/dev/null", masks.join(unit)).unwrap();
+        }
+        assert_eq!(is_shared_below(root.path(), "ens5"), None);
+        assert!(is_shared_below(root.path(), "ens6").is_some());
     }
 
     #[test]

@@ -181,6 +181,13 @@ impl<'a> Judge<'a> {
         if settings.raw("ssl.keystore.key").is_some() {
             return self.shown_in_line(settings);
         }
+        if let Some((chain, _)) = settings.raw("ssl.keystore.certificate.chain") {
+            self.told.stop(format!(
+                "`{chain}` of listener {} has no `ssl.keystore.key` beside it: Kafka would not start. Add it to the template",
+                settings.listener
+            ));
+            return None;
+        }
         let store = match self.store(settings, "ssl.keystore") {
             Setting::Known(store) => store,
             Setting::Unknown => return None,
@@ -239,11 +246,11 @@ impl<'a> Judge<'a> {
         }
         match (self.setting(settings, &format!("{of}.type")), self.setting(settings, certificates)) {
             (Setting::Unknown, _) | (_, Setting::Unknown) => None,
-            (Setting::Known(kind), Setting::Known(pem)) if kind.eq_ignore_ascii_case("PEM") => {
+            (Setting::Known(kind), Setting::Known(pem)) if kind == "PEM" => {
                 let place = format!("`{}`", named(certificates));
                 Some(Store { place, kind: "PEM".to_owned(), bytes: pem.into_bytes() })
             }
-            (Setting::Known(kind), Setting::Absent) if kind.eq_ignore_ascii_case("PEM") => {
+            (Setting::Known(kind), Setting::Absent) if kind == "PEM" => {
                 self.told.stop(format!(
                     "`{given}` of listener {listener} has no `{certificates}` beside it: Kafka would not start. Add it to \
                      the template"

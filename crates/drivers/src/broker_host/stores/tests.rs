@@ -228,6 +228,18 @@ fn a_key_that_stands_in_the_file_itself_is_looked_at_as_kafka_would() {
     for (more, parts) in [
         (good.replace("ssl.keystore.type=PEM\n", ""), ["`ssl.keystore.key` of listener TLS", "= PEM alone"]),
         (
+            good.replace("ssl.keystore.type=PEM\n", "ssl.keystore.type=pem\n"),
+            ["`ssl.keystore.key` of listener TLS", "= PEM alone"],
+        ),
+        (
+            format!("{pem}{}", chain(&own.pem)),
+            ["`ssl.keystore.certificate.chain` of listener TLS", "no `ssl.keystore.key`"],
+        ),
+        (
+            good.clone() + "ssl.key.password=hunter2\n",
+            ["`ssl.keystore.certificate.chain` of listener TLS", "does not open with `ssl.key.password`"],
+        ),
+        (
             format!("{pem}{key}"),
             ["`ssl.keystore.key` of listener TLS", "no `ssl.keystore.certificate.chain`"],
         ),
