@@ -380,7 +380,8 @@ fn given(reason: String) -> Result<String, OrderError> {
         return Err(OrderError::Usage("a reason is needed: whoever finds this order will ask".to_owned()));
     }
     // It is shown in lines, and a second one could say anything.
-    if reason.trim().chars().any(char::is_control) {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if reason.trim().chars().any(breaks) {
         return Err(OrderError::Usage(
             "the reason has a line break or another control character: write it in one line".to_owned(),
         ));

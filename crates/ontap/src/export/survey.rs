@@ -65,7 +65,7 @@ impl Look {
         }
         let mut exports = Vec::new();
         for (policy, of) in policies {
-            refusals.extend(of_trident(policy));
+            refusals.extend(of_trident(policy, &of));
             refusals.extend(self.inner_policies(policy, &of));
             match self.export(policy, of, volumes) {
                 Ok(export) => exports.push(export),
@@ -182,12 +182,16 @@ impl Look {
     }
 }
 
-/// Why an export policy is not one to fence by, if Trident manages it. It names them `trident-` and the backend's id, and
-/// later versions as the volume or `trident_empty`, all of which begin with its storage prefix (`getExportPolicyName` in
-/// its source).
+/// Why the export policy of these volumes is not one to fence by, if Trident manages it.
+///
+/// Trident names such a policy `trident-` and the backend's id, `trident_empty` for a volume that nobody publishes, or as
+/// the volume, which begins with `trident_` by default (`getExportPolicyName` and `getEmptyExportPolicyName` in its source).
 #[must_use]
-pub fn of_trident(policy: &str) -> Option<String> {
-    ["trident-", "trident_"].iter().any(|prefix| policy.starts_with(prefix)).then(|| {
+pub fn of_trident(policy: &str, volumes: &[&str]) -> Option<String> {
+    let is_backend = |id: &str| id.len() == 36 && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    let of_backend = policy.strip_prefix("trident-").is_some_and(is_backend);
+    let of_volume = policy.starts_with("trident_") && volumes.contains(&policy);
+    (of_backend || of_volume || policy == "trident_empty").then(|| {
         format!(
             "export policy {policy} is Trident's own, which lets nodes in again whom the fence took out: set \
              `autoExportPolicy: false` in its backend, and give the volumes a policy that nothing else changes"

@@ -323,7 +323,11 @@ async fn what_is_wider_than_one_owner_is_refused_before_anything_is_changed() {
 
 #[tokio::test]
 async fn a_policy_that_trident_manages_is_refused() {
-    for name in ["trident-403b5326-8482-40db-96d0-d83fb3f4daec", "trident_pvc_a79bcf5f", "trident_empty"] {
+    // A person may have given one such a name.
+    for (name, is_its) in [("trident_pvc_1", true), ("trident_kafka", false), ("trident-nfs", false)] {
+        assert_eq!(of_trident(name, &["kafka01", "trident_pvc_1"]).is_some(), is_its, "{name}");
+    }
+    for name in ["trident-403b5326-8482-40db-96d0-d83fb3f4daec", "trident_empty"] {
         let site = site(1).await;
         site.fake.world(|world| {
             world.policy("svm1", name, &[&["10.0.0.101"]]);

@@ -53,7 +53,8 @@ fn ownership(notes: &mut Notes, svm: &str, broker: &Guarded, names: &BTreeSet<&s
     let list = names.iter().copied().collect::<Vec<_>>().join(", ");
     let mut alone = true;
     for name in names {
-        if let Some(why) = of_trident(name) {
+        let volumes: Vec<&str> = broker.volumes.iter().map(String::as_str).collect();
+        if let Some(why) = of_trident(name, &volumes) {
             alone = false;
             let remedy =
                 "tridentctl get backend -o json shows the setting; then as for a policy that is shared";
