@@ -98,6 +98,7 @@ fn values_that_make_no_sense_are_refused_in_a_sentence() {
                 "driver = \"systemd\"\n  template",
                 "broker_host.driver: write",
             ),
+            ("\nkafka:\n", "\nkafka: null\nx:\n", "missing property 'kafka'"),
             (
                 "source = \"svm1.example.com:/kafka01\"",
                 "grant = { svm = \"s\" }",
@@ -107,6 +108,18 @@ fn values_that_make_no_sense_are_refused_in_a_sentence() {
             let wrong = example.replacen(from, to, 1);
             ensure!(wrong != example, "the example has no {from:?}");
             match render(&wrong) {
+                Ok(_) => bail!("{to:?} is accepted"),
+                Err(error) => ensure!(error.to_string().contains(expected), "{to:?}: {error}"),
+            }
+        }
+        let rescheduling = fs::read_to_string(deploy("helm/rescheduling-values.yaml"))?;
+        render(&rescheduling)?;
+        // A rule without names would be for every object.
+        for (from, to, expected) in [
+            ("  pod = ", "  node = ", "it names no pods for the role"),
+            ("  [[node]]\n  name", "  [[node]]\n  title", "it names no nodes for the role"),
+        ] {
+            match render(&rescheduling.replace(from, to)) {
                 Ok(_) => bail!("{to:?} is accepted"),
                 Err(error) => ensure!(error.to_string().contains(expected), "{to:?}: {error}"),
             }

@@ -64,7 +64,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- toJson $config -}}
 {{- end }}
 
-{{/* Whether the pods have agents alone, which have brokers' pods made anew: not empty. */}}
+{{/* Not empty where the pods have agents alone, which have brokers' pods made anew. */}}
 {{- define "understudy.reschedules" -}}
 {{- $config := include "understudy.config" . | fromJson -}}
 {{- if eq $config.broker_host.driver "rescheduling" }}yes{{ end -}}
@@ -73,6 +73,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* A role in `.namespace`, or without one of the cluster, for the account of the pods. */}}
 {{- define "understudy.role" -}}
 {{- $kind := ternary "Role" "ClusterRole" (not (empty .namespace)) -}}
+{{- $of := .name -}}
+{{- range .rules }}
+{{- /* Without names the rule would be for every object. */ -}}
+{{- if and (hasKey . "resourceNames") (empty .resourceNames) }}
+{{- fail (printf "config: it names no %s for the role %s: give each [[node]] its name, and each [host.kubernetes] its pod" (first .resources) $of) }}
+{{- end }}
+{{- end -}}
 {{- $name := printf "%s-%s" .root.Release.Name .name -}}
 {{- if not .namespace }}{{ $name = printf "%s-%s" .root.Release.Namespace $name }}{{ end -}}
 ---
