@@ -32,11 +32,11 @@ pub(crate) struct Args {
 
 /// Runs the command. Returns only when the demonstration could not be started.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let alone = args.security == "plaintext" && kafka::other(&args.kafka).is_none();
+    ensure!(alone || args.bed != Hosts::Kubernetes, "--bed kubernetes takes neither --security nor --kafka");
     preflight::ensure(Scope::Stories)?;
     let workspace = Workspace::find()?;
     let bed = Bed::prepare(&workspace, &["understudy", "e2e"], Profile::Dev)?;
-    let alone = args.security == "plaintext" && kafka::other(&args.kafka).is_none();
-    ensure!(alone || args.bed != Hosts::Kubernetes, "--bed kubernetes takes neither --security nor --kafka");
     let bed = match kafka::other(&args.kafka) {
         Some(release) => bed.with_kafka(release)?,
         None => bed,

@@ -63,14 +63,14 @@ fn show_in_pods(lab: &Lab, svg: &Path) -> Result<()> {
     lab.note(format!("a standby pod is on {node}: Kafka's container, which waits, and an agent beside it"));
     let over = AtomicBool::new(false);
     let broker = takeover::VICTIM;
-    let took = thread::scope(|scope| {
+    let (fault, took) = thread::scope(|scope| {
         let fault = Instant::now();
         let status = || standby::status(&site.kubernetes, STANDBY);
         let over = &over;
         scope.spawn(move || follow(lab, broker, status, fault, over));
         lab.note(format!("{}, the node of broker {broker}, loses its power", site.lost));
-        let back = site.strike().and_then(|fault| site.is_back(fault));
-        let back = back.and_then(|took| site.is_written_down().map(|()| took));
+        let back = site.strike().and_then(|fault| Ok((fault, site.is_back(fault)?)));
+        let back = back.and_then(|back| site.is_written_down().map(|()| back));
         over.store(true, Ordering::Relaxed);
         back
     })?;
@@ -84,7 +84,9 @@ fn show_in_pods(lab: &Lab, svg: &Path) -> Result<()> {
     let (history, picture) = (cli(&[])?, cli(&["--svg"])?);
     fs::write(svg, picture).with_context(|| format!("cannot write {}", svg.display()))?;
     let (written, verdict) = site.judge()?;
-    conclude(&history, &written, svg, took.as_secs_f64(), verdict.lost())
+    // The producer wrote while the standby pod came up as well.
+    let stall = written.since(fault).longest_wait();
+    conclude(&history, (&written, stall), svg, took.as_secs_f64(), verdict.lost())
 }
 
 /// The agent at the broker's home tells the standby's which clients are connected.
@@ -132,19 +134,22 @@ fn show(lab: &Lab, args: &Args) -> Result<()> {
     let agent = Arc::clone(&scenario.agent);
     let end = scenario.verdict()?;
     draw(&agent, &end.history, svg)?;
-    conclude(&history, &end.history, svg, rejoin.all_in_sync, end.lost)
+    let stall = end.history.longest_wait();
+    conclude(&history, (&end.history, stall), svg, rejoin.all_in_sync, end.lost)
 }
 
-/// What came of it.
-fn conclude(told: &str, history: &History, svg: &Path, seconds: f64, lost: usize) -> Result<()> {
+/// Says how it ended. `stall`: the longest that the producer waited for an acknowledgement.
+fn conclude(
+    told: &str,
+    (history, stall): (&History, Duration),
+    svg: &Path,
+    seconds: f64,
+    lost: usize,
+) -> Result<()> {
     let mut out = io::stdout();
     let acknowledged = history.acked.len();
     writeln!(out, "\n{told}")?;
-    writeln!(
-        out,
-        "producer stall: {:.1} s (longest wait for an acknowledgement)",
-        history.longest_wait().as_secs_f64()
-    )?;
+    writeln!(out, "producer stall: {:.1} s (longest wait for an acknowledgement)", stall.as_secs_f64())?;
     writeln!(out, "acknowledged = read: {acknowledged} records, none lost, none doubled, order kept")?;
     writeln!(out, "picture: {}", svg.display())?;
     writeln!(out, "time-to-ISR {seconds:.1} s, acknowledged {acknowledged}, lost {lost}")

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Footprint, Row};
-use crate::takeover::PHASES;
+use crate::takeover::{PHASES, longest_wait};
 use crate::{in_its_own_lab, write};
 
 const AIM_STANDBY_S: f64 = 6.0;
@@ -134,13 +134,17 @@ pub(crate) fn one(lab: &Lab, options: &OneOptions) -> Result<()> {
     let calm = Footprint::watch(agent.as_raw_nonzero().get(), WATCHED, WINDOW)?;
     let fault = site.strike()?;
     let time_to_isr_s = site.is_back(fault)?.as_secs_f64();
+    let back = Instant::now();
     site.is_written_down()?;
     let phases_s = phases(&site, &agents);
+    let complete =
+        options.way == Way::Rescheduling || PHASES.iter().all(|phase| phases_s.contains_key(*phase));
+    ensure!(complete, "the agent tells no more of its phases than {phases_s:?}");
     let (history, verdict) = site.judge()?;
     let run = Run {
         time_to_isr_s,
         phases_s,
-        producer_stall_s: history.since(fault).longest_wait().as_secs_f64(),
+        producer_stall_s: longest_wait(&history, fault, back),
         rss_mb: calm.rss_mb.median,
         cpu_percent: calm.cpu_percent.median,
         acked: verdict.acked,
