@@ -112,13 +112,22 @@ impl<'lab> Site<'lab> {
         self.kubernetes.node(node)?.containers(&["understudy", "run"])
     }
 
-    /// The broker's node loses power.
+    /// The broker's node loses power. Nobody may have noticed yet.
     ///
     /// # Errors
-    /// When the others do not notice.
-    pub fn strike(&self) -> Result<Instant> {
+    /// When it cannot be switched off.
+    pub fn cut(&self) -> Result<Instant> {
         let fault = Instant::now();
         self.kubernetes.node(&self.lost)?.host().power_off()?;
+        Ok(fault)
+    }
+
+    /// The same, until the other brokers notice.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn strike(&self) -> Result<Instant> {
+        let fault = self.cut()?;
         self.watch.wait("to be gone", PATIENCE, |standing| !standing.is_complete())?;
         Ok(fault)
     }

@@ -77,7 +77,8 @@ fn an_api_server_that_goes_after_the_claim_delays_the_rest() {
     story_within("an_api_server_that_goes_after_the_claim_delays_the_rest", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
         let control = bed.site.kubernetes.control();
-        let fault = bed.site.strike()?;
+        // From the claim to Kafka's start there is less than half a second.
+        let fault = bed.site.cut()?;
         eventually("the claim", PATIENCE, || {
             ensure!(is_reached(&bed.records()?, STAGES[0]), "there is none");
             Ok(())
