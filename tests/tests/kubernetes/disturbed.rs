@@ -29,7 +29,7 @@ const STAGES: [Stage; 4] = [
 fn a_sidecar_killed_at_each_stage_carries_on() {
     story_within("a_sidecar_killed_at_each_stage_carries_on", LIMIT, |lab| {
         let bed = Bed::begin(lab)?;
-        let fault = bed.site.strike()?;
+        let fault = bed.site.cut()?;
         for (killed, stage) in (1..).zip(STAGES) {
             let reached = eventually(&format!("{stage:?}"), PATIENCE, || {
                 let records = bed.records()?;
