@@ -45,12 +45,12 @@ pub struct AccessConfig {
     /// has the configuration read anew.
     pub role: Role,
     /// The secret that is sent as `Authorization: Bearer …`, of 16 characters at least: `{ file = "…" }`,
-    /// `{ env = "…" }` or `{ credential = "…" }`. Either this or `certificate`. Who shows a certificate is known by that
-    /// alone.
+    /// `{ env = "…" }` or `{ credential = "…" }`. Either this or `certificate`. Who shows a certificate is known
+    /// by that alone.
     pub token: Option<OptionValue>,
     /// A DNS name in the certificate of `agent.tls.ca` that is shown, whole: a wildcard there grants nothing. The
-    /// certificate is one for `clientAuth`. Where the names of one certificate stand in several sections, the highest role counts. Who shows one that
-    /// is named nowhere, as the agents among themselves, is a viewer.
+    /// certificate is one for `clientAuth`. Where the names of one certificate stand in several sections, the highest
+    /// role counts. Who shows one that is named nowhere, as the agents among themselves, is a viewer.
     pub certificate: Option<String>,
 }
 
@@ -195,13 +195,13 @@ impl AccessList {
 async fn read(name: &str, token: Option<&OptionValue>) -> Option<Result<SecretString, String>> {
     let token = token?.read(&format!("agent.access token of {name}")).await;
     Some(match token {
-        Ok(token) if token.expose_secret().trim().len() < SHORTEST_TOKEN => Err(format!(
+        Ok(token) if token.expose_secret().len() < SHORTEST_TOKEN => Err(format!(
             "agent.access: the token of {name} is shorter than {SHORTEST_TOKEN} characters, and would be guessed: make \
              one with `openssl rand -hex 32`"
         )),
         Ok(token) if !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic()) => Err(format!(
-            "agent.access: the token of {name} has a space, a line break or a letter that no header takes, so nobody can \
-             send it: make one with `openssl rand -hex 32`"
+            "agent.access: the token of {name} has a space, a line break or a letter that no header takes, so nobody \
+             can send it: make one with `openssl rand -hex 32`"
         )),
         read => read,
     })

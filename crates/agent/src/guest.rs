@@ -74,12 +74,13 @@ impl Guest {
                     Ok(format!("{caller}, from {}", from.ip().to_canonical()))
                 }
                 caller => Err(format!(
-                    "this takes the role {role}, and you are {caller}: a section [[agent.access]] of this agent gives roles"
+                    "this takes the role {role}, and you are {caller}: a section [[agent.access]] of this agent gives \
+                     roles"
                 )),
             },
             Self::Remote(_, None) => Err(
-                "over the network this takes TLS and a role: give this agent an [agent.tls] and an [[agent.access]], or \
-                 ask as root on its Unix socket (agent.socket)"
+                "over the network this takes TLS and a role: give this agent an [agent.tls] and an [[agent.access]], \
+                 or ask as root on its Unix socket (agent.socket)"
                     .to_owned(),
             ),
         }

@@ -128,7 +128,8 @@ fn who_are_you(sent: bool) -> Response {
     let why = match sent {
         true => "the token is that of no [[agent.access]]\n",
         false => {
-            "show a certificate of the agents' authority, or send the token of an [[agent.access]] as Authorization: Bearer\n"
+            "show a certificate of the agents' authority, or send the token of an [[agent.access]] as Authorization: \
+             Bearer\n"
         }
     };
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response()

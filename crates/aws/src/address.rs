@@ -150,8 +150,8 @@ impl SecondaryIp {
             Ok(Place::Ours) => Ok(()),
             Ok(place) => {
                 let why = format!(
-                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an agent that \
-                     the ledger does not know), and end that"
+                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an \
+                     agent that the ledger does not know), and end that"
                 );
                 Err(self.own.refused(action, why))
             }

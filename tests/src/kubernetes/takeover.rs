@@ -1,5 +1,5 @@
-//! A cluster in pods that serves a producer, and a broker of it whose node loses power: brought back by a standby pod, or
-//! by its StatefulSet once an agent has proven that the node is off.
+//! A cluster in pods that serves a producer, and a broker of it whose node loses power: brought back by a standby pod,
+//! or by its StatefulSet once an agent has proven that the node is off.
 
 use std::time::{Duration, Instant};
 

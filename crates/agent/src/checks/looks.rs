@@ -211,8 +211,8 @@ pub(super) async fn access(access: AccessList) -> Vec<Item> {
     if found.is_empty() {
         return vec![Item::ok(Check::Access, "everybody with a token is told from the others")];
     }
-    let remedy = "give each section a token of its own; until then its holder is told nothing here, or may do what the lower \
-                  of two roles may, and no takeover depends on it";
+    let remedy = "give each section a token of its own; until then its holder is told nothing here, or may do what \
+                  the lower of two roles may, and no takeover depends on it";
     found.into_iter().map(|why| Item::warn(Check::Access, why, remedy)).collect()
 }
 

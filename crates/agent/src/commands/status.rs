@@ -110,6 +110,12 @@ impl Missing {
 pub(super) async fn run(global: &Global, config: &Config) -> anyhow::Result<Exit> {
     let mut report = match ask(config).await {
         Ok(page) => by_agent(config.listen, page),
+        // Nothing is known of the agent then, and the ledger alone would look as if there were none.
+        Err(error) if config.tls.is_some() && is_denied(&error) => {
+            let why =
+                "with [agent.tls] the agent is asked on its socket, which is for root: run this as root";
+            return Err(error.context(why));
+        }
         Err(error) => by_ledger(config, format!("{error:#}")).await?,
     };
     match book(config).await {
@@ -132,9 +138,6 @@ async fn ask(config: &Config) -> anyhow::Result<StatusPage> {
         }
     };
     let answer = match tokio::time::timeout(ANSWER_WITHIN, look).await {
-        Ok(Err(error)) if config.tls.is_some() && error.kind() == ErrorKind::PermissionDenied => {
-            bail!("with [agent.tls] the agent is asked at {at}, which is for root: run this as root")
-        }
         Ok(answer) => answer.with_context(|| format!("no agent answers on {at}"))?,
         Err(_) => bail!("no answer from {at} within {ANSWER_WITHIN:?}"),
     };
@@ -142,6 +145,11 @@ async fn ask(config: &Config) -> anyhow::Result<StatusPage> {
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{at} does not speak HTTP"))?;
     ensure!(head.lines().next().is_some_and(|l| l.contains(" 200 ")), "{at} is not an agent");
     serde_json::from_str(body).with_context(|| format!("{at} is not an agent of this version"))
+}
+
+fn is_denied(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    cause.is_some_and(|cause| cause.kind() == ErrorKind::PermissionDenied)
 }
 
 async fn page(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Vec<u8>> {

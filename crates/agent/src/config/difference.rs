@@ -11,8 +11,8 @@ use super::document::{holds_login, is_secret, join};
 /// What stands in a secret's place.
 const HIDDEN: &str = "***";
 
-/// The keys of which one names an element in the lists of the file's first level, and in [`UNORDERED`]. Their order means
-/// nothing.
+/// The keys of which one names an element in the lists of the file's first level, and in [`UNORDERED`]. Their order
+/// means nothing.
 const NAMES: [&str; 3] = ["id", "name", "host"];
 
 /// Other lists whose order means nothing.

@@ -38,8 +38,8 @@ fn is_shared_below(root: &Path, interface: &str) -> Option<String> {
     let shared = root.join(NET_UTILS).exists() && !units.iter().all(is_masked);
     shared.then(|| {
         format!(
-            "amazon-ec2-net-utils puts the addresses that EC2 gives {interface} on the link by itself, and takes them off: \
-             run `systemctl mask --now {}`, so that the agent alone moves a broker's address",
+            "amazon-ec2-net-utils puts the addresses that EC2 gives {interface} on the link by itself, and takes them \
+             off: run `systemctl mask --now {}`, so that the agent alone moves a broker's address",
             units.join(" ")
         )
     })

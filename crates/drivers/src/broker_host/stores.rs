@@ -183,7 +183,8 @@ impl<'a> Judge<'a> {
         }
         if let Some((chain, _)) = settings.raw("ssl.keystore.certificate.chain") {
             self.told.stop(format!(
-                "`{chain}` of listener {} has no `ssl.keystore.key` beside it: Kafka would not start. Add it to the template",
+                "`{chain}` of listener {} has no `ssl.keystore.key` beside it: Kafka would not start. Add it to \
+                 the template",
                 settings.listener
             ));
             return None;
@@ -238,8 +239,8 @@ impl<'a> Judge<'a> {
         let beside = ["location", "password"].map(|key| format!("{of}.{key}"));
         if let Some(key) = beside.iter().find(|key| settings.raw(key).is_some()) {
             self.told.stop(format!(
-                "`{given}` of listener {listener} cannot stand beside `{}`: Kafka would not start. Take one of them out of \
-                 the template",
+                "`{given}` of listener {listener} cannot stand beside `{}`: Kafka would not start. Take one of them \
+                 out of the template",
                 named(key)
             ));
             return None;
@@ -252,15 +253,15 @@ impl<'a> Judge<'a> {
             }
             (Setting::Known(kind), Setting::Absent) if kind == "PEM" => {
                 self.told.stop(format!(
-                    "`{given}` of listener {listener} has no `{certificates}` beside it: Kafka would not start. Add it to \
-                     the template"
+                    "`{given}` of listener {listener} has no `{certificates}` beside it: Kafka would not start. Add \
+                     it to the template"
                 ));
                 None
             }
             _ => {
                 self.told.stop(format!(
-                    "`{given}` of listener {listener} is for `{of}.type` = PEM alone: Kafka would not start. Set it in the \
-                     template"
+                    "`{given}` of listener {listener} is for `{of}.type` = PEM alone: Kafka would not start. Set it in \
+                     the template"
                 ));
                 None
             }

@@ -184,8 +184,11 @@ impl Look {
 
 /// Why the export policy of these volumes is not one to fence by, if Trident manages it.
 ///
-/// Trident names such a policy `trident-` and the backend's id, `trident_empty` for a volume that nobody publishes, or as
-/// the volume, which begins with `trident_` by default (`getExportPolicyName` and `getEmptyExportPolicyName` in its source).
+/// Trident names such a policy (`getExportPolicyName` and `getEmptyExportPolicyName` in its source)
+///
+/// - `trident-` and the backend's id,
+/// - `trident_empty` for a volume that nobody publishes,
+/// - or as the volume, which begins with `trident_` by default.
 #[must_use]
 pub fn of_trident(policy: &str, volumes: &[&str]) -> Option<String> {
     let is_backend = |id: &str| id.len() == 36 && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-');

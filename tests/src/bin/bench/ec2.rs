@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Row};
 use crate::takeover::{PHASES, in_place, longest_wait, settle};
-use crate::{in_its_own_lab, write};
+use crate::{Runs, in_its_own_lab, write};
 
 const SCRIPT: &str = include_str!("steal_address.sh");
 /// What calls take, in seconds; docs/performance.md has where from. Those that change something:
@@ -39,14 +39,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const AIM_TIME_TO_ISR_S: f64 = 6.0;
 /// Records a second.
 const RATE: u32 = 150;
-
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    #[arg(long)]
-    runs: u32,
-    #[arg(long)]
-    json: PathBuf,
-}
 
 /// Of one cluster, in seconds.
 #[derive(Clone, Serialize, Deserialize)]
@@ -99,8 +91,7 @@ pub(crate) fn cloud<'s>(scenario: &'s Scenario<'_>) -> Result<&'s Ec2> {
     scenario.ec2.as_ref().context("no EC2")
 }
 
-pub(crate) fn all(options: &Options) -> Result<()> {
-    ensure!(options.runs > 0, "--runs must be at least 1");
+pub(crate) fn all(options: &Runs) -> Result<()> {
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
     let mut runs: Vec<Run> = Vec::new();

@@ -1,5 +1,5 @@
-//! Takeovers of a broker in a pod whose node loses power: by a standby pod, and by rescheduling, each on a Kubernetes of
-//! its own; and what the sidecar takes before.
+//! Takeovers of a broker in a pod whose node loses power: by a standby pod, and by rescheduling, each on a Kubernetes
+//! of its own; and what the sidecar takes before.
 //!
 //! `cargo xtask bench takeover --bed kubernetes --runs N --json FILE`.
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Footprint, Row};
 use crate::takeover::{PHASES, longest_wait};
-use crate::{in_its_own_lab, write};
+use crate::{Runs, in_its_own_lab, write};
 
 const AIM_STANDBY_S: f64 = 6.0;
 const AIM_RESCHEDULING_S: f64 = 20.0;
@@ -26,14 +26,6 @@ const AIM_CPU_PERCENT: f64 = 1.5;
 /// For how long the sidecar is watched, and in which windows.
 const WATCHED: Duration = Duration::from_secs(60);
 const WINDOW: Duration = Duration::from_secs(10);
-
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    #[arg(long)]
-    runs: u32,
-    #[arg(long)]
-    json: PathBuf,
-}
 
 #[derive(clap::Args)]
 pub(crate) struct OneOptions {
@@ -72,8 +64,7 @@ struct Figures {
     rescheduling: Vec<Run>,
 }
 
-pub(crate) fn all(options: &Options) -> Result<()> {
-    ensure!(options.runs > 0, "--runs must be at least 1");
+pub(crate) fn all(options: &Runs) -> Result<()> {
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
     let (mut standby, mut rescheduling) = (Vec::new(), Vec::new());

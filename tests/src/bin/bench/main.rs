@@ -34,6 +34,15 @@ struct Args {
     what: What,
 }
 
+/// For a benchmark whose runs are all alike, each in a lab of its own.
+#[derive(clap::Args)]
+pub(crate) struct Runs {
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    #[arg(long)]
+    json: PathBuf,
+}
+
 #[derive(Subcommand)]
 enum What {
     /// Several takeovers, each on a cluster of its own.
@@ -46,14 +55,14 @@ enum What {
     /// One of them: what `takeover` starts.
     One(takeover::Options),
     /// Several takeovers on a simulated EC2, each on a cluster of its own.
-    Ec2(ec2::Options),
+    Ec2(Runs),
     /// One of them.
     Ec2One {
         #[arg(long)]
         json: PathBuf,
     },
     /// Several takeovers on a Kubernetes of real parts, each on one of its own.
-    Kubernetes(kubernetes::Options),
+    Kubernetes(Runs),
     /// One of them.
     KubernetesOne(kubernetes::OneOptions),
     /// Takeovers and rebuilds with more and more data, each on a cluster of its own.
@@ -63,7 +72,7 @@ enum What {
     /// What a broker takes of the processor where it was restarted, rebuilt and taken over.
     Cpu(cpu::Options),
     /// Several takeovers on real NFS, each on a bed of its own.
-    Nfs(nfs::Options),
+    Nfs(Runs),
     /// One of them.
     NfsOne {
         #[arg(long)]

@@ -2,7 +2,7 @@
 //! export rules are the fence.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -14,18 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::conditions::Conditions;
 use crate::figures::{Figure, Row};
 use crate::takeover::{PHASES, longest_wait};
-use crate::{in_its_own_lab, write};
+use crate::{Runs, in_its_own_lab, write};
 
 /// What a takeover should take on this tier, whose hosts have one slow processor each.
 const AIM_TIME_TO_ISR_S: f64 = 12.0;
-
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    #[arg(long)]
-    json: PathBuf,
-    #[arg(long)]
-    runs: u32,
-}
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Run {
@@ -42,7 +34,7 @@ struct Figures {
     runs: Vec<Run>,
 }
 
-pub(crate) fn all(options: &Options) -> Result<()> {
+pub(crate) fn all(options: &Runs) -> Result<()> {
     let conditions = Conditions::read()?;
     let folder = tempfile::tempdir()?;
     let mut runs: Vec<Run> = Vec::new();
