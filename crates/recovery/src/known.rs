@@ -12,6 +12,7 @@
 mod back;
 mod homes;
 mod machine;
+mod name;
 mod rivals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 
 use self::back::{Newest, went_back};
 pub use self::machine::{Machine, Met};
+pub use self::name::{NameHolder, give_name, leave_name, name_holder};
 use crate::event::Event;
 use crate::format;
 use crate::journal::{Claim, Entry, EpochJournal, Record};
@@ -61,15 +63,6 @@ impl Identity {
     }
 }
 
-/// Who has a host's name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameHolder {
-    /// The instance, from its state directory.
-    pub instance: String,
-    /// Since when.
-    pub at: Timestamp,
-}
-
 /// Where a broker's home is: written by the host itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeHolder {
@@ -97,14 +90,6 @@ pub async fn init(ledger: &dyn Ledger, ours: &Identity) -> Result<(Identity, boo
     Ok((stands, made))
 }
 
-/// Who has a host's name; `None` if nobody said it yet.
-///
-/// # Errors
-/// When it cannot be read.
-pub async fn name_holder(ledger: &dyn Ledger, host: &HostName) -> Result<Option<NameHolder>, LedgerError> {
-    read(ledger, &name_cell(host)).await
-}
-
 /// The machine that said a host's name last without having it; `None` if none ever did.
 ///
 /// # Errors
@@ -121,20 +106,6 @@ pub async fn home_holder(ledger: &dyn Ledger, broker: BrokerId) -> Result<Option
     read(ledger, &home_cell(broker)).await
 }
 
-/// Gives a host's name to `instance`, whoever had it. For a person who knows that the other machine is gone.
-///
-/// # Errors
-/// When it cannot be written.
-pub async fn give_name(
-    ledger: &dyn Ledger,
-    host: &HostName,
-    instance: &str,
-    at: Timestamp,
-) -> Result<(), LedgerError> {
-    let holder = NameHolder { instance: instance.to_owned(), at };
-    write_next(ledger, &name_cell(host), &holder).await
-}
-
 /// Registers another home of a broker, whoever was registered. For a person.
 ///
 /// # Errors
@@ -147,10 +118,6 @@ pub async fn give_home(
 ) -> Result<(), LedgerError> {
     let holder = HomeHolder { home: home.clone(), at };
     write_next(ledger, &home_cell(broker), &holder).await
-}
-
-fn name_cell(host: &HostName) -> String {
-    format!("host-{host}")
 }
 
 fn rival_cell(host: &HostName) -> String {
@@ -301,41 +268,6 @@ impl KnownLedger {
                      whole cluster; if it was, its storage is not mounted here"
                 );
                 distrusted(Distrust::LedgerUnknown, why)
-            }
-        }
-    }
-
-    async fn name(&self, joins: bool) -> Result<(), LedgerError> {
-        let here = &self.who.here;
-        let ours = if joins {
-            Some(self.who.machine.ensure_instance()?)
-        } else {
-            self.who.machine.instance().unwrap_or_default()
-        };
-        let holder = name_holder(self.inner.as_ref(), here).await?;
-        let holder = match (holder, &ours) {
-            (None, Some(instance)) if joins => {
-                let holder = NameHolder { instance: instance.clone(), at: self.now() };
-                first(self.inner.as_ref(), &name_cell(here), &holder).await?
-            }
-            (None, _) => return Ok(()),
-            (Some(holder), _) => holder,
-        };
-        match ours {
-            Some(ours) if ours == holder.instance => self.look_for_rivals(&holder).await,
-            // Without a state directory it cannot be known whether this is the one.
-            None => Ok(()),
-            Some(ours) => {
-                if joins {
-                    self.tell_the_holder(&ours).await?;
-                }
-                let why = format!(
-                    "another machine has the name {here} in the ledger (instance {}, since {:.0}; this is instance {ours}): \
-                     give each machine its own `agent.host`. If that machine is gone for good and this one replaces it, \
-                     run `understudy ledger adopt` here",
-                    holder.instance, holder.at
-                );
-                Err(LedgerError::Distrusted { distrust: Distrust::NameTaken, why })
             }
         }
     }

@@ -121,8 +121,11 @@ impl fmt::Display for Shown {
         }
         for (host, holder) in names {
             match holder {
-                Some(NameHolder { instance, at }) => {
+                Some(NameHolder { instance, at, left: None }) => {
                     write!(f, "\nname {host}: instance {instance}, since {at:.0}")?;
+                }
+                Some(NameHolder { instance, left: Some(left), .. }) => {
+                    write!(f, "\nname {host}: given up by instance {instance} at {left:.0}")?;
                 }
                 None => write!(f, "\nname {host}: nobody has said it yet")?,
             }
@@ -189,7 +192,7 @@ async fn adopt(global: &cli::Global, config: &Small, ledger: &dyn Ledger, yes: b
         }
     }
     let holder = known::name_holder(ledger, here).await?.filter(|holder| holder.instance != instance);
-    if let Some(NameHolder { instance: old, at }) = &holder {
+    if let Some(NameHolder { instance: old, at, .. }) = &holder {
         changes.push(format!("the name {here}: instance {old} (since {at:.0}) → this machine, {instance}"));
     }
     let mut moved = Vec::new();

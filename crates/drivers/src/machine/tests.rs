@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use fakes::World;
 use fakes::ledger::contract::{append, claim, ended, started};
-use recovery::known::{KnownLedger, Member, give_home, give_name, identity, init};
+use recovery::known::{KnownLedger, Member, give_home, give_name, identity, init, leave_name};
 use recovery::model::{Distrust, HostName};
 use recovery::ports::{Clock, Ledger};
 
@@ -96,6 +96,27 @@ async fn a_second_machine_with_a_known_name_is_refused_and_both_are_told() {
     member(&world, two.path(), "a", &[]).orders().await.unwrap();
     let old = member(&world, one.path(), "a", &[]);
     assert_eq!(distrust(old.orders().await).0, Distrust::NameTaken);
+}
+
+#[tokio::test]
+async fn a_name_that_was_given_up_goes_to_whoever_says_it_next_and_to_no_third() {
+    let world = initialised().await;
+    let [one, two, three] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let instance = |dir: &Path| Local::new(dir.to_owned()).ensure_instance().unwrap();
+    let leave =
+        async |dir: &Path| leave_name(&world, &"a".into(), &instance(dir), world.now().wall).await.unwrap();
+    member(&world, one.path(), "a", &[]).orders().await.unwrap();
+    assert!(!leave(two.path()).await, "it was never its name");
+    assert_eq!(distrust(member(&world, two.path(), "a", &[]).orders().await).0, Distrust::NameTaken);
+    assert!(leave(one.path()).await);
+    member(&world, two.path(), "a", &[]).orders().await.unwrap();
+    for refused in [&one, &three] {
+        assert_eq!(distrust(member(&world, refused.path(), "a", &[]).orders().await).0, Distrust::NameTaken);
+    }
+    // The same one that comes back takes its name again, before it does anything by it.
+    assert!(leave(two.path()).await);
+    member(&world, two.path(), "a", &[]).orders().await.unwrap();
+    assert_eq!(distrust(member(&world, three.path(), "a", &[]).orders().await).0, Distrust::NameTaken);
 }
 
 #[tokio::test]

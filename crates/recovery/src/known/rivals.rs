@@ -10,7 +10,7 @@ impl KnownLedger {
         if known.is_some_and(|known| known.instance == ours) {
             return Ok(());
         }
-        let us = NameHolder { instance: ours.to_owned(), at: self.now() };
+        let us = NameHolder { instance: ours.to_owned(), at: self.now(), left: None };
         write_next(self.inner.as_ref(), &rival_cell(&self.who.here), &us).await
     }
 
