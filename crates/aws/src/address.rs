@@ -21,10 +21,10 @@ const DRIVER: &str = "ec2_secondary_ip";
 
 /// A secondary private address of an EC2 interface, which EC2 gives to one interface at a time.
 ///
-/// EC2 is told first, and is read back until this interface has the address and no other one of the VPC has; then the
-/// address is put on the link, and another broker's host has to answer it: EC2 may tell of a move before packets
-/// follow. The interfaces of all owners are in one subnet. A live old host cannot keep the address,
-/// so none is asked for its consent.
+/// EC2 is told first, and once it has accepted that, the address is put on the link. Kafka starts while packets follow:
+/// EC2 is read back until this interface has the address and no other one of the VPC has, and another broker's host has
+/// to answer it, for EC2 may tell of a move before packets follow. The interfaces of all owners are in one subnet. A live
+/// old host cannot keep the address, so none is asked for its consent.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecondaryIpConfig {
@@ -109,20 +109,32 @@ impl SecondaryIp {
         request.await.map(drop)
     }
 
-    /// Has EC2 move the address, and waits until what it tells shows that.
+    /// Has EC2 accept that the address moves.
     ///
     /// The order is given even where the address seems to be here: what EC2 tells may be old.
-    async fn move_here(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
-        // Why the order has not been accepted so far; `None` once it is.
-        let mut trouble = Some(None);
+    async fn order(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        let mut last = None;
         loop {
-            if let Some(last) = trouble.take() {
-                match self.assign(own, deadline).await {
-                    Ok(()) => {}
-                    Err(fault) if fault.passes() => trouble = Some(Some(fault.or(last))),
-                    Err(fault) => return Err(self.explained(own, action, deadline, &fault).await),
-                }
+            let fault = match self.assign(own, deadline).await {
+                Ok(()) => return Ok(()),
+                Err(fault) if fault.passes() => fault.or(last),
+                Err(fault) => return Err(self.explained(own, action, deadline, &fault).await),
+            };
+            // A reply may be lost after the act.
+            if let Ok(Place::Ours) = self.place(own, deadline).await {
+                return Ok(());
             }
+            if deadline.left() <= POLL_INTERVAL {
+                return Err(self.own.fault(action, "AssignPrivateIpAddresses", &fault));
+            }
+            last = Some(fault);
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Waits until what EC2 tells shows the address here, and nowhere else.
+    async fn followed(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        loop {
             let read = match self.place(own, deadline).await {
                 Ok(Place::Ours) => return Ok(()),
                 Err(fault) if !fault.passes() => {
@@ -131,10 +143,9 @@ impl SecondaryIp {
                 read => read,
             };
             if deadline.left() <= POLL_INTERVAL {
-                return Err(match (trouble.flatten(), read) {
-                    (Some(fault), _) => self.own.fault(action, "AssignPrivateIpAddresses", &fault),
-                    (None, Err(fault)) => self.own.fault(action, "DescribeNetworkInterfaces", &fault),
-                    (None, Ok(place)) => {
+                return Err(match read {
+                    Err(fault) => self.own.fault(action, "DescribeNetworkInterfaces", &fault),
+                    Ok(place) => {
                         let action = format!("{action} (EC2 accepted it; read last: {place})");
                         StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit }
                     }
@@ -144,13 +155,13 @@ impl SecondaryIp {
         }
     }
 
-    /// Reads once more whether it is here: somebody else's script may have moved it once it was on the link.
+    /// Reads once more whether it is here: somebody else's script may have moved it meanwhile.
     async fn stays(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
         match self.place(own, Deadline::of(deadline.left().max(LAST_READ))).await {
             Ok(Place::Ours) => Ok(()),
             Ok(place) => {
                 let why = format!(
-                    "it was here and, once it was on the link, {place}: find out who else moves it (a script, or an \
+                    "it was here and then {place}: find out who else moves it (a script, or an \
                      agent that the ledger does not know), and end that"
                 );
                 Err(self.own.refused(action, why))
@@ -213,20 +224,21 @@ impl Address for SecondaryIp {
         let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
         let own = self.secondary(self.own.find(&action, deadline).await?, &action)?;
         let was_here = own.has(self.address);
-        self.move_here(&own, &action, deadline).await?;
+        self.order(&own, &action, deadline).await?;
         let link = self.own.link.acquire(epoch).await?;
+        let said = if was_here { "was on" } else { "is on its way to" };
+        let text = format!("by EC2's word {} {said} {own}; {}", self.address, link.text);
+        let note = Note { text, ..link }.with("network_interface", &own.id);
+        Ok(if was_here { note } else { note.with(PLACED, true) })
+    }
+
+    async fn confirm(&self) -> Result<Note, StepError> {
+        let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
+        let own = self.own.find(&action, deadline).await?;
+        self.followed(&own, &action, deadline).await?;
         let answered = self.own.answered(self.address, &action, deadline).await?;
         self.stays(&own, &action, deadline).await?;
-        let said = if was_here { "was on" } else { "moved to" };
-        let text = format!(
-            "{} {said} {own}, and no other interface has it; {}; {answered}",
-            self.address, link.text
-        );
-        let mut note = Note { text, ..link }.with("network_interface", &own.id);
-        if !was_here {
-            note = note.with(PLACED, true);
-        }
-        Ok(note)
+        Ok(Note::new(format!("{} is on {own}, and no other interface has it; {answered}", self.address)))
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
@@ -280,7 +292,8 @@ impl Address for SecondaryIp {
             }
             Place::Elsewhere(other) if self.own.link.here().await? => {
                 let why = format!(
-                    "{} is on the link here, and by EC2 it is on {other}: nothing reaches it here. Find out who moved it",
+                    "{} is on the link here, and by EC2 it is on {other}: nothing reaches it here. Unless a \
+                     takeover is under way, find out who moved it",
                     self.address
                 );
                 return Err(self.own.refused(&action, why));

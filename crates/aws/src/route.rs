@@ -29,8 +29,9 @@ const HAS_ROUTE: &str = "RouteAlreadyExists";
 
 /// A route to the broker's address in route tables of the VPC, for hosts in several zones.
 ///
-/// Every listed table is told first, and all are read back until each sends the address to this host's interface; then
-/// the address is put on the link, and another broker's host has to answer it. The address is in none of the VPC's own
+/// Every listed table is told first, and once EC2 has accepted that, the address is put on the link. Kafka starts while
+/// packets follow: the tables are read back until each sends the address to this host's interface, and another broker's
+/// host has to answer it. The address is in none of the VPC's own
 /// networks, and EC2 must not check the destination of what comes to the interface.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +170,11 @@ impl Route {
         format!("route {} to {}", self.address, self.own.name)
     }
 
+    /// The tables, for people.
+    fn listed(&self) -> String {
+        self.tables.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     fn to(&self) -> String {
         format!("{}/32", self.address)
     }
@@ -257,24 +263,30 @@ impl Route {
         }
     }
 
-    /// Has every listed table send the address here, and waits until what EC2 tells shows that.
+    /// Has EC2 accept, of every listed table, that it sends the address here.
     ///
     /// The order is given even to a table that seems to do so: what EC2 tells may be old.
-    async fn move_here(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
-        let mut due: BTreeSet<&String> = self.tables.iter().collect();
-        loop {
-            let mut trouble = None;
-            for table in due.clone() {
-                match self.order(own, table, deadline, false).await {
-                    Ok(()) => drop(due.remove(table)),
-                    Err((call, fault)) if fault.passes() || fault.code() == HAS_ROUTE => {
-                        trouble = Some((call, fault));
-                    }
-                    Err((call, fault)) => {
-                        return Err(self.own.fault(&format!("{action} in {table}"), call, &fault));
-                    }
+    async fn order_all(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        for table in &self.tables {
+            while let Err((call, fault)) = self.order(own, table, deadline, false).await {
+                let passes = fault.passes() || fault.code() == HAS_ROUTE;
+                if !passes || deadline.left() <= POLL_INTERVAL {
+                    return Err(self.own.fault(&format!("{action} in {table}"), call, &fault));
                 }
+                // A reply may be lost after the act.
+                let read = self.read(own, deadline).await.unwrap_or_default();
+                if read.iter().any(|one| one.id == *table && one.way == Way::Here) {
+                    break;
+                }
+                sleep(POLL_INTERVAL).await;
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until what EC2 tells shows that every listed table sends the address here.
+    async fn followed(&self, own: &Interface, action: &str, deadline: Deadline) -> Result<(), StepError> {
+        loop {
             let read = match self.read(own, deadline).await {
                 Ok(all) => Ok(self.split(all, own, action)?.0),
                 Err(fault) if fault.passes() => Err(fault),
@@ -284,10 +296,9 @@ impl Route {
                 return Ok(());
             }
             if deadline.left() <= POLL_INTERVAL {
-                return Err(match (trouble, read) {
-                    (Some((call, fault)), _) => self.own.fault(action, call, &fault),
-                    (None, Err(fault)) => self.own.fault(action, "DescribeRouteTables", &fault),
-                    (None, Ok(tables)) => {
+                return Err(match read {
+                    Err(fault) => self.own.fault(action, "DescribeRouteTables", &fault),
+                    Ok(tables) => {
                         let action = format!("{action} (EC2 accepted it; read last: {})", listed(&tables));
                         StepError::Unconfirmed { driver: DRIVER, action, limit: deadline.limit }
                     }
@@ -326,26 +337,31 @@ impl Address for Route {
             Err(fault) if fault.passes() => false,
             Err(fault) => return Err(self.own.fault(&action, "DescribeRouteTables", &fault)),
         };
-        self.move_here(&own, &action, deadline).await?;
+        self.order_all(&own, &action, deadline).await?;
         let link = self.own.link.acquire(epoch).await?;
+        let said = if was_here { "sent" } else { "are to send" };
+        let text = format!("by EC2's word {} {said} {} to {own}; {}", self.listed(), self.address, link.text);
+        let note = Note { text, ..link }.with("network_interface", &own.id);
+        Ok(if was_here { note } else { note.with(PLACED, true) })
+    }
+
+    async fn confirm(&self) -> Result<Note, StepError> {
+        let (action, deadline) = (self.action(), Deadline::of(self.own.timeout));
+        let own = self.own.find(&action, deadline).await?;
+        self.followed(&own, &action, deadline).await?;
         let answered = self.own.answered(self.address, &action, deadline).await?;
         // Somebody else's script may have changed a table meanwhile.
         let left = Deadline::of(deadline.left().max(LAST_READ));
         let astray = self.astray(&own, &action, left).await?;
         if !astray.is_empty() {
             let why = format!(
-                "it came here and, once it was on the link, {}: find out who else changes the routes (a script, or an agent \
+                "it came here and then {}: find out who else changes the routes (a script, or an agent \
                  that the ledger does not know), and end that",
                 listed(&astray)
             );
             return Err(self.own.refused(&action, why));
         }
-        let tables: Vec<&str> = self.tables.iter().map(String::as_str).collect();
-        let said = if was_here { "sent" } else { "now send" };
-        let text =
-            format!("{} {said} {} to {own}; {}; {answered}", tables.join(", "), self.address, link.text);
-        let note = Note { text, ..link }.with("network_interface", &own.id);
-        Ok(if was_here { note } else { note.with(PLACED, true) })
+        Ok(Note::new(format!("{} now send {} to {own}; {answered}", self.listed(), self.address)))
     }
 
     async fn reset_clients(&self) -> Result<Note, StepError> {
@@ -400,7 +416,8 @@ impl Address for Route {
         let astray: Vec<&Table> = ours.iter().filter(|table| table.way != Way::Here).collect();
         if self.own.link.here().await? && !astray.is_empty() {
             let why = format!(
-                "{} is on the link here, and {}: not all that is for it comes here. Find out who changed the routes",
+                "{} is on the link here, and {}: not all that is for it comes here. Unless a takeover is under way, find out \
+                 who changed the routes",
                 self.address,
                 listed(astray)
             );

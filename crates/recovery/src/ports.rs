@@ -205,9 +205,14 @@ pub trait Storage: Send + Sync {
 pub trait Address: Send + Sync {
     /// The driver's name.
     fn name(&self) -> &'static str;
-    /// Ensures that the address is on this host and that the neighbours know. The note says
-    /// [`PLACED`](crate::model::PLACED) if it was not here before.
+    /// Ensures that the address is on this host and that the neighbours know, or have been told by whoever
+    /// decides on it. The note says [`PLACED`](crate::model::PLACED) if it was not here before.
     async fn acquire(&self, epoch: Epoch) -> Result<Note, StepError>;
+    /// Waits until packets for the address come to this host and to no other, where [`Self::acquire`] cannot
+    /// tell. Changes nothing.
+    async fn confirm(&self) -> Result<Note, StepError> {
+        Ok(Note::new("it was confirmed when it was moved"))
+    }
     /// Once the address is here, resets what connections clients still have to its last owner, as far as they
     /// are known. One to this host goes on.
     async fn reset_clients(&self) -> Result<Note, StepError>;

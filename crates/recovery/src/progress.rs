@@ -13,6 +13,10 @@ use crate::model::{
 };
 use crate::plan::{OnFailure, Phase, Plan, Step, Undo, Unregister};
 
+mod phases;
+
+pub use phases::phases;
+
 /// An entry that cannot follow what was before it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("record {seq} ({entry}) cannot follow the records before it")]
@@ -197,13 +201,20 @@ impl Progress {
     /// lost that was switched off in between.
     fn resumed(&mut self) {
         let started = self.start_is_done();
+        // Kafka may run whose address was not confirmed yet, and may be gone.
+        let asked = |(status, (_, step)): (&Status, (_, &Step))| {
+            *status == Status::Started && matches!(step, Step::ConfirmAddress { .. })
+        };
+        let unconfirmed = self.forward.iter().zip(self.plan.steps()).any(asked);
         for (index, (_, step)) in self.plan.steps().enumerate() {
+            let lost = !started && (step.is_proof() || step.is_lost_with_the_host());
+            let moved = unconfirmed && matches!(step, Step::MoveAddress { .. });
             let status = &mut self.forward[index];
-            if *status == Status::Started {
-                *status = if step.at_most_once() { Status::Interrupted } else { Status::Pending };
-            } else if *status == Status::Done && !started && (step.is_proof() || step.is_lost_with_the_host())
-            {
-                *status = Status::Pending;
+            match *status {
+                Status::Started if step.at_most_once() => *status = Status::Interrupted,
+                Status::Started => *status = Status::Pending,
+                Status::Done if lost || moved => *status = Status::Pending,
+                _ => {}
             }
         }
         for (status, (_, step)) in self.back.iter_mut().zip(self.plan.steps()) {
@@ -310,7 +321,7 @@ impl Progress {
         let undo = self.plan.steps().enumerate().filter(|(i, (_, step))| {
             ours(i)
                 && self.begun(*i)
-                && step.undo() == Undo::Release
+                && (step.undo() == Undo::Release || step.undo() == Undo::OfItself && *i == failed)
                 && matches!(self.back[*i], Status::Pending | Status::Started)
         });
         if let Some((index, _)) = undo.last() {
@@ -460,40 +471,4 @@ fn fences(journal: &EpochJournal) -> BTreeMap<HostName, FencedIn> {
         }
     }
     fences
-}
-
-/// How long each phase took: from its first `Started` to its last result, and detection and claim before. A
-/// step that outlasts its phase does not count.
-#[must_use]
-pub fn phases(journal: &EpochJournal) -> Vec<(Phase, Duration)> {
-    let claim = &journal.claim;
-    let claimed_at = journal.records.first().map_or(claim.at, |r| r.at);
-    let mut phases = vec![
-        (Phase::Detect, between(claim.plan.fault_at, claim.at)),
-        (Phase::Claim, between(claim.at, claimed_at)),
-    ];
-    let mut spans: Vec<(Phase, Timestamp, Timestamp)> = Vec::new();
-    let intents = Intents::of(&journal.records);
-    for record in &journal.records {
-        if matches!(record.entry, Entry::Started { direction: Direction::Forward, .. })
-            && !intents.stands(record.seq)
-        {
-            continue;
-        }
-        let (Entry::Started { step, .. } | Entry::Done { step, .. } | Entry::Failed { step, .. }) =
-            &record.entry
-        else {
-            continue;
-        };
-        let Some((phase, step)) = claim.plan.step(*step) else { continue };
-        if step.outlasts(phase) {
-            continue;
-        }
-        match spans.iter_mut().find(|(p, ..)| *p == phase) {
-            Some(span) => span.2 = record.at,
-            None => spans.push((phase, record.at, record.at)),
-        }
-    }
-    phases.extend(spans.into_iter().map(|(phase, from, to)| (phase, between(from, to))));
-    phases
 }

@@ -14,6 +14,9 @@ use crate::model::{BrokerId, HostName, Moment, Note, Proof, Unregistered, human}
 use crate::plan::{Plan, Proves, Step, Unregister};
 use crate::ports::{Fence, MOVED, Ports, StepError, chain};
 
+/// How long Kafka may take to stop cleanly. It is never killed.
+pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(120);
+
 /// Pause between two looks at a broker that comes back. The gone interval can be shorter than 0.4 s
 /// (measured on Kafka 4.3.1), so a look must be several times more frequent.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -71,6 +74,7 @@ impl<'a> Context<'a> {
                 self.finish_fence(port(&ports.addresses, *broker, step)?, host).await
             }
             Step::MoveAddress { broker, .. } => port(&ports.addresses, *broker, step)?.acquire(epoch).await,
+            Step::ConfirmAddress { broker, .. } => port(&ports.addresses, *broker, step)?.confirm().await,
             Step::AttachStorage { broker, .. } => port(&ports.storage, *broker, step)?.attach(epoch).await,
             Step::RenderConfig { broker } => ports.broker_host.render(*broker, epoch).await,
             Step::BreakLocks { broker } => port(&ports.storage, *broker, step)?.break_locks().await,
@@ -119,6 +123,8 @@ impl<'a> Context<'a> {
         match step {
             Step::MoveAddress { broker, .. } => port(&self.ports.addresses, *broker, step)?.release().await,
             Step::AttachStorage { broker, .. } => port(&self.ports.storage, *broker, step)?.release().await,
+            // Replicas alone reach it. Whoever may be better placed can have the broker.
+            Step::ConfirmAddress { broker, .. } => self.ports.broker_host.stop(*broker, STOPS_WITHIN).await,
             // Whatever else it had is taken from under it only after this.
             Step::StartBroker { broker } => Ok(self.prove_ended(*broker).await?.note),
             other => Ok(Note::new(format!("nothing to undo of {}", other.name()))),

@@ -11,6 +11,7 @@ use crate::model::{
 };
 use crate::plan::Plan;
 use crate::ports::{LedgerError, Ports, StepError, chain};
+use crate::steps::STOPS_WITHIN;
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
@@ -114,9 +115,6 @@ pub async fn withdraw(ports: &Ports, host: &HostName, broker: BrokerId) -> Resul
     emit(ports, &journal.claim, What::Ended { outcome: outcome.clone(), predicted: None });
     Ok(outcome)
 }
-
-/// How long Kafka may take to stop cleanly. It is never killed.
-const STOPS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Stops `broker` on this host and releases what belongs to it, for the switchover of `epoch`, and says so in
 /// the ledger. Nothing is done unless that epoch is still open.

@@ -291,6 +291,21 @@ impl Address for OnHost {
             .await
     }
 
+    async fn confirm(&self) -> Result<Note, StepError> {
+        let (host, broker) = (self.agent.host, self.broker);
+        self.agent
+            .act(100, 1_500, |state| {
+                let follows = state.now >= state.setup.follows_from.unwrap_or_default();
+                let reached = follows && state.brokers[broker].holders.contains(&host);
+                state.brokers[broker].unreached = (!reached).then_some(host);
+                match reached {
+                    true => Ok(Note::new("packets come here")),
+                    false => Err(refused("confirm the address", "packets for it go elsewhere")),
+                }
+            })
+            .await
+    }
+
     async fn reset_clients(&self) -> Result<Note, StepError> {
         self.agent.act(1, 20, |_| Ok(Note::new("reset"))).await
     }

@@ -26,6 +26,7 @@ pub fn scenario(seed: u64) -> Scenario {
         home_agents: rng.percent(40),
         supervised: false,
         lease: 0,
+        follows_from: None,
         twin: false,
         max_brokers: if rng.percent(70) { 1 } else { 2 },
         approve: rng.percent(5),
@@ -41,6 +42,8 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario.supervised = around.percent(30);
     scenario.lease = if around.percent(30) { around.between(5_000, 45_000) } else { 0 };
     scenario.drift = (0..hosts).map(|_| clocks.between(0, 101) as i64 - 50).collect();
+    let mut network = Rng::stream(seed, "network");
+    scenario.follows_from = network.percent(25).then(|| network.between(0, 30_000));
     let mut rng = Rng::stream(seed, "faults");
     if rng.percent(3) {
         return scenario; // nothing goes wrong, and nothing may be done

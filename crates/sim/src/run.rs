@@ -218,6 +218,7 @@ impl Run {
             listener: Endpoint { host: format!("10.0.0.{}", b + 1), port: 9092 },
             log_dirs: vec![format!("/mnt/kafka/{}", b + 1).into()],
             address: Some(format!("10.0.0.{}/24", b + 1)),
+            followed_later: self.scenario.follows_from.is_some(),
             racks: Vec::new(),
             locks: Locks::default(),
             admission: Vec::new(),

@@ -21,6 +21,8 @@ pub struct Scenario {
     pub supervised: bool,
     /// How long the storage keeps the locks of a host that lost its power; 0: they end with it.
     pub lease: Ms,
+    /// Whether packets follow an address only some time after it was moved, and until when they do not follow at all.
+    pub follows_from: Option<Ms>,
     /// Whether the last of several standbys has a copy of the first home's configuration, and says its name.
     pub twin: bool,
     /// How many brokers one standby may own.
@@ -53,7 +55,8 @@ impl Scenario {
     /// When the last fault that ends by itself has ended, or the last one has begun.
     #[must_use]
     pub fn healed_at(&self) -> Ms {
-        self.events.iter().map(|event| event.at + event.lasts).max().unwrap_or_default()
+        let ended = self.events.iter().map(|event| event.at + event.lasts);
+        ended.chain(self.follows_from).max().unwrap_or_default()
     }
 
     /// A host's name.
@@ -287,7 +290,9 @@ impl fmt::Display for Scenario {
         let units = if self.supervised { ", supervised" } else { "" };
         let twin = if self.twin().is_some() { ", the last host says that it is the first" } else { "" };
         let mode = if self.approve { ", mode approve" } else { "" };
-        writeln!(f, "{agents}{units}{twin}{mode}, leases of {lease} ms")?;
+        let follows = self.follows_from.map(|from| format!(", packets follow addresses from {from} ms on"));
+        let follows = follows.unwrap_or_default();
+        writeln!(f, "{agents}{units}{twin}{mode}{follows}, leases of {lease} ms")?;
         for host in 0..self.hosts() {
             let (fence, drift) = (self.fences[host], self.drift[host]);
             writeln!(f, "  host {host} is {}, fence {fence:?}, clock {drift:+} ‰", self.name(host))?;

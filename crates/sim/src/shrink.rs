@@ -35,6 +35,9 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     if scenario.home_agents {
         all.push(Scenario { home_agents: false, ..scenario.clone() });
     }
+    if scenario.follows_from.is_some() {
+        all.push(Scenario { follows_from: None, ..scenario.clone() });
+    }
     if scenario.drift.iter().any(|drift| *drift != 0) {
         all.push(Scenario { drift: vec![0; scenario.hosts()], ..scenario.clone() });
     }

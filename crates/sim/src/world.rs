@@ -126,6 +126,8 @@ pub(crate) struct Broker {
     /// Hosts whose kernel answers for its address while it runs: more than one where a host that lives was
     /// taken over from.
     pub(crate) holders: BTreeSet<usize>,
+    /// The host that has found last that packets for the address do not come to it.
+    pub(crate) unreached: Option<usize>,
     /// Kafka's unit starts it at home then, if guard still allows it.
     pub(crate) unit_starts_at: Option<(Ms, usize)>,
     /// Since when it has been well, as each host could see.
@@ -206,6 +208,7 @@ impl State {
             attached: BTreeSet::from([b]),
             address: Some(b),
             holders: BTreeSet::from([b]),
+            unreached: None,
             registration: Some(Registration { process: b as u64, heard: 0, unfenced_at: Some(0) }),
             in_isr: true,
             lists: all,

@@ -125,7 +125,7 @@ fn ec2_host_dies() {
         ensure!((1..=2).contains(&asked), "FSx was asked {asked} times");
         let history = scenario.cli(&["history", "--broker", "1"], 0)?.stdout;
         for word in
-            ["ontap_export", "moved to eni-", "no other interface has it", ":9092 answers it", "recovered"]
+            ["ontap_export", "is on eni-", "no other interface has it", ":9092 answers it", "recovered"]
         {
             ensure!(history.contains(word), "`history` does not mention {word}:\n{history}");
         }

@@ -68,6 +68,12 @@ impl AddressConfig {
         }
     }
 
+    /// Whether packets follow only some time after the order to move the address was accepted.
+    #[must_use]
+    pub fn followed_later(&self) -> bool {
+        matches!(self, Self::Ec2SecondaryIp(_) | Self::Ec2Route(_))
+    }
+
     /// The address that moves, for people to read.
     #[must_use]
     pub fn address(&self) -> &str {

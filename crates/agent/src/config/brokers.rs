@@ -77,6 +77,7 @@ impl Check<'_> {
         let properties = self.doc.read(&at("properties")).unwrap_or_default();
         let locks = storage.as_ref().map(StorageConfig::locks).unwrap_or_default();
         let admission = storage.as_ref().map(ontap::storage::admission).unwrap_or_default();
+        let followed_later = address.as_ref().is_some_and(AddressConfig::followed_later);
         let moved = address.as_ref().map(|address| address.address().to_owned());
         let broker = Broker {
             id: id?,
@@ -84,6 +85,7 @@ impl Check<'_> {
             listener: listener?,
             log_dirs: log_dirs?,
             address: moved,
+            followed_later,
             racks: self.doc.read(&at("racks")).unwrap_or_default(),
             locks,
             admission,

@@ -51,6 +51,12 @@ fn host(more: Value) -> Option<Host> {
 }
 
 impl Host {
+    /// Both parts of a takeover.
+    async fn take(&self) -> Result<Note, StepError> {
+        let moved = self.driver.acquire(EPOCH).await?;
+        Ok(moved.and(self.driver.confirm().await?))
+    }
+
     /// Nothing is half moved: EC2 has the address where it was, and it is not on the link.
     #[track_caller]
     fn nothing_moved(&self) {
@@ -62,27 +68,30 @@ impl Host {
 #[tokio::test]
 async fn an_address_moves_from_another_interface_and_is_read_back_page_by_page() {
     let Some(host) = host(json!({"page": 1})) else { return };
-    let note = host.driver.acquire(EPOCH).await.unwrap();
+    let note = host.take().await.unwrap();
     assert_eq!(
         note.text,
-        "10.20.0.11 moved to eni-b of i-0000000b, and no other interface has it; on the link; no other broker is known that \
-         could answer it"
+        "by EC2's word 10.20.0.11 is on its way to eni-b of i-0000000b; on the link; 10.20.0.11 is on eni-b of i-0000000b, and \
+         no other interface has it; no other broker is known that could answer it"
     );
     assert_eq!(note.details[PLACED], "true");
     assert_eq!(host.world.having(MOVED), ["eni-b"]);
     assert!(host.driver.here().await.unwrap());
     assert_eq!(host.driver.holder().await.unwrap(), None);
     // An ensure: the second time changes nothing.
-    let again = host.driver.acquire(EPOCH).await.unwrap();
-    assert!(again.text.starts_with("10.20.0.11 was on eni-b"), "{again:?}");
+    let again = host.take().await.unwrap();
+    assert!(again.text.starts_with("by EC2's word 10.20.0.11 was on eni-b"), "{again:?}");
     assert!(!again.details.contains_key(PLACED), "{again:?}");
 }
 
 #[tokio::test]
-async fn what_is_accepted_and_not_yet_shown_is_waited_for() {
+async fn what_is_accepted_and_not_yet_shown_is_listened_at_and_waited_for() {
     let Some(host) = host(json!({"remap": 1.5})) else { return };
     let begun = Instant::now();
     host.driver.acquire(EPOCH).await.unwrap();
+    assert!(host.link.has(), "Kafka could not listen");
+    assert!(begun.elapsed() < Duration::from_millis(1_500), "packets were waited for");
+    host.driver.confirm().await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(1_500), "it was not read back");
     assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 1, "the order is not repeated");
 }
@@ -90,16 +99,18 @@ async fn what_is_accepted_and_not_yet_shown_is_waited_for() {
 #[tokio::test]
 async fn what_is_never_shown_is_not_done() {
     let Some(host) = host(json!({"remap": 60})) else { return };
-    let error = host.driver.acquire(EPOCH).await.unwrap_err();
+    let error = host.take().await.unwrap_err();
     assert_eq!(error.kind(), "unconfirmed");
     assert!(words(error).contains("read last: it is on eni-a of i-0000000a"));
-    assert!(!host.link.here().await.unwrap(), "it is not put on the link before EC2 shows it here");
+    // The undo of a failed step.
+    host.driver.release().await.unwrap();
+    assert!(!host.link.has());
 }
 
 #[tokio::test]
 async fn a_reply_that_is_lost_after_the_act_is_found_by_reading_back() {
     let Some(host) = host(fault("AssignPrivateIpAddresses", "lost", 99, json!({}))) else { return };
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     assert_eq!(host.world.having(MOVED), ["eni-b"]);
     assert!(host.world.calls("AssignPrivateIpAddresses").iter().all(|call| call["answer"] == "lost"));
 }
@@ -111,7 +122,7 @@ async fn a_call_that_is_throttled_or_fails_inside_ec2_is_made_again() {
     {
         let more = json!({"code": code, "status": status});
         let Some(host) = host(fault("AssignPrivateIpAddresses", "refuse", 2, more)) else { return };
-        host.driver.acquire(EPOCH).await.unwrap();
+        host.take().await.unwrap();
         assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 3, "{code}");
     }
 }
@@ -121,7 +132,7 @@ async fn a_call_that_hangs_is_made_again() {
     let hangs = fault("DescribeNetworkInterfaces", "delay", 1, json!({"seconds": 8}));
     let Some(host) = host(hangs) else { return };
     let begun = Instant::now();
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
 }
 
@@ -131,7 +142,7 @@ async fn an_ec2_that_is_throttled_for_good_is_an_error_in_time() {
     let more = fault("AssignPrivateIpAddresses", "refuse", 999, more);
     let Some(host) = host_of(more, MOVED, hasty) else { return };
     let begun = Instant::now();
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("RequestLimitExceeded"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     host.nothing_moved();
@@ -144,7 +155,7 @@ async fn an_ec2_that_does_not_answer_is_an_error_in_time() {
     host.world.admit(&mut ec2);
     host.driver.own.ec2 = ec2;
     let begun = Instant::now();
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains(") did not answer DescribeNetworkInterfaces"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
     host.nothing_moved();
@@ -158,18 +169,18 @@ async fn an_address_that_no_other_host_answers_is_not_here() {
     let port = host.world.config().endpoint.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
     let listeners = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];
     host.driver.own.others = Others { listeners, is_here: |_| false };
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("no answer of another broker's host comes to it: 127.0.0.1:"), "{error}");
 }
 
 #[tokio::test]
 async fn a_third_party_that_takes_the_address_meanwhile_is_found_by_reading_back() {
-    // The read after the link is the second one.
+    // The last reading is the fourth.
     let mut more = fault("DescribeNetworkInterfaces", "steal", 1, json!({"to": "eni-a", "address": MOVED}));
-    let first = json!({"action": "DescribeNetworkInterfaces", "kind": "delay", "seconds": 0, "times": 1});
+    let first = json!({"action": "DescribeNetworkInterfaces", "kind": "delay", "seconds": 0, "times": 2});
     more["faults"].as_array_mut().unwrap().insert(0, first);
     let Some(host) = host(more) else { return };
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("it is on eni-a of i-0000000a: find out who else moves it"), "{error}");
     // The undo of a failed step.
     host.driver.release().await.unwrap();
@@ -180,7 +191,7 @@ async fn a_third_party_that_takes_the_address_meanwhile_is_found_by_reading_back
 async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check() {
     let Some(host) = host(json!({})) else { return };
     assert_eq!(host.driver.holder().await.unwrap(), None, "nobody is asked for consent");
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     let thief =
         SecondaryIpConfig { network_interface: Some("eni-a".to_owned()), ..config(host.world.config()) };
     let mut thief = thief.build(Ok(Arc::new(Link::default())), Vec::new()).ok().unwrap();
@@ -196,7 +207,7 @@ async fn a_third_party_that_takes_the_address_later_is_told_by_holder_and_check(
 #[tokio::test]
 async fn a_release_leaves_the_address_reserved_and_takes_it_off_the_link() {
     let Some(host) = host(json!({})) else { return };
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     host.driver.release().await.unwrap();
     assert!(!host.driver.here().await.unwrap());
     assert_eq!(host.world.having(MOVED), ["eni-b"]);
@@ -210,7 +221,7 @@ async fn an_address_that_cannot_be_here_is_refused_with_the_reason() {
         ("10.20.0.31", "10.20.0.31 is the first address of eni-a of i-0000000a, which cannot move"),
     ] {
         let Some(host) = host_of(json!({}), address, config) else { return };
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         let error = words(host.driver.check().await.unwrap_err());
         assert!(error.contains(expected), "{error}");
@@ -226,7 +237,7 @@ async fn an_interface_that_is_not_this_hosts_is_refused() {
     ] {
         let named = |ec2| SecondaryIpConfig { network_interface: Some(id.to_owned()), ..config(ec2) };
         let Some(host) = host_of(json!({}), MOVED, named) else { return };
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(host.world.calls("AssignPrivateIpAddresses").len(), 0);
         host.nothing_moved();
@@ -238,11 +249,11 @@ async fn an_interface_that_is_not_configured_is_asked_of_the_metadata() {
     let unnamed = |ec2| SecondaryIpConfig { network_interface: None, ..config(ec2) };
     let Some(host) = host_of(json!({}), MOVED, unnamed) else { return };
     host.driver.check().await.unwrap();
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     assert_eq!(host.world.having(MOVED), ["eni-b"]);
     let Some(mut host) = host_of(json!({}), MOVED, unnamed) else { return };
     host.driver.own.ec2.metadata = None;
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("does not tell which interface ens5 is"), "{error}");
     assert!(error.contains("set network_interface"), "{error}");
     host.nothing_moved();
@@ -257,7 +268,7 @@ async fn a_region_that_is_not_this_instances_is_told() {
     let Some(host) = host_of(json!({"region": "eu-west-1"}), MOVED, named) else { return };
     let expected =
         "EC2 in eu-central-1 has no eni-dead, and this instance is in eu-west-1: correct ec2.region";
-    for error in [host.driver.check().await.unwrap_err(), host.driver.acquire(EPOCH).await.unwrap_err()] {
+    for error in [host.driver.check().await.unwrap_err(), host.take().await.unwrap_err()] {
         assert!(words(error).contains(expected));
     }
 }
@@ -267,7 +278,7 @@ async fn what_the_role_may_not_do_is_named_by_check_and_at_the_moment_of_use() {
     for action in ["AssignPrivateIpAddresses", "DescribeNetworkInterfaces"] {
         let Some(host) = host(json!({"deny": [action]})) else { return };
         let expected = format!("its credentials do not allow ec2:{action}; add it to the policy");
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(&expected), "{error}");
         host.nothing_moved();
     }
@@ -282,11 +293,11 @@ async fn what_the_role_may_not_do_is_named_by_check_and_at_the_moment_of_use() {
 async fn the_policy_of_the_guide_is_enough_and_nothing_of_it_too_much() {
     let Some(host) = host(json!({"policy": policy()})) else { return };
     host.driver.check().await.unwrap();
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     for action in ["AssignPrivateIpAddresses", "DescribeNetworkInterfaces"] {
         let policy = policy_without(&format!("ec2:{action}"));
         let Some(host) = self::host(json!({"policy": policy})) else { return };
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
         host.nothing_moved();
     }
@@ -299,7 +310,7 @@ async fn the_policy_of_the_guide_is_enough_and_nothing_of_it_too_much() {
 async fn the_policy_of_the_guide_lets_no_address_move_to_an_interface_without_the_tag() {
     let Some(host) = host(json!({"policy": policy()})) else { return };
     host.world.change(&json!({"interfaces": {"eni-b": {"tags": {}}}}));
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("do not allow ec2:AssignPrivateIpAddresses"), "{error}");
     host.nothing_moved();
 }
@@ -313,7 +324,7 @@ async fn a_clock_that_is_off_and_a_key_that_is_unknown_are_told() {
     ] {
         let more = fault("*", "refuse", 99, json!({"code": code, "status": "401 Unauthorized"}));
         let Some(host) = host(more) else { return };
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         host.nothing_moved();
     }

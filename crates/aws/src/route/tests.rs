@@ -67,6 +67,12 @@ fn host(more: &Value) -> Option<Host> {
 }
 
 impl Host {
+    /// Both parts of a takeover.
+    async fn take(&self) -> Result<Note, StepError> {
+        let moved = self.driver.acquire(EPOCH).await?;
+        Ok(moved.and(self.driver.confirm().await?))
+    }
+
     /// Where the tables of the hosts' VPC send the address.
     fn routes(&self) -> [Value; 3] {
         let told = self.world.told();
@@ -83,16 +89,16 @@ impl Host {
 #[tokio::test]
 async fn every_listed_table_sends_the_address_here_and_no_other_is_touched() {
     let Some(host) = host(&json!({"page": 1})) else { return };
-    let note = host.driver.acquire(EPOCH).await.unwrap();
-    let expected = "rtb-1, rtb-2 now send 10.99.0.11 to eni-b of i-0000000b; on the link; no other broker is known that could \
-                    answer it";
+    let note = host.take().await.unwrap();
+    let expected = "by EC2's word rtb-1, rtb-2 are to send 10.99.0.11 to eni-b of i-0000000b; on the link; rtb-1, rtb-2 now \
+                    send 10.99.0.11 to eni-b of i-0000000b; no other broker is known that could answer it";
     assert_eq!(note.text, expected);
     assert_eq!(note.details[PLACED], "true");
     assert_eq!(host.routes(), [json!("eni-b"), json!("eni-b"), json!(null)]);
     assert!(host.link.has());
     assert_eq!(host.driver.holder().await.unwrap(), None);
-    let again = host.driver.acquire(EPOCH).await.unwrap();
-    assert!(again.text.starts_with("rtb-1, rtb-2 sent 10.99.0.11 to eni-b"), "{again:?}");
+    let again = host.take().await.unwrap();
+    assert!(again.text.starts_with("by EC2's word rtb-1, rtb-2 sent 10.99.0.11 to eni-b"), "{again:?}");
     assert!(!again.details.contains_key(PLACED), "{again:?}");
     host.driver.release().await.unwrap();
     assert!(!host.link.has());
@@ -103,15 +109,17 @@ async fn every_listed_table_sends_the_address_here_and_no_other_is_touched() {
 async fn what_is_accepted_is_waited_for_and_what_is_never_shown_is_not_done() {
     let Some(host) = host(&json!({"remap": 1.5})) else { return };
     let begun = Instant::now();
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(1_500), "it was not read back");
     assert_eq!(host.world.calls("ReplaceRoute").len(), 2, "an order is not repeated");
     let Some(host) = self::host(&json!({"remap": 60})) else { return };
-    let error = host.driver.acquire(EPOCH).await.unwrap_err();
+    let error = host.take().await.unwrap_err();
     assert_eq!(error.kind(), "unconfirmed");
     let words = words(error);
     assert!(words.contains("read last: rtb-1 sends it to eni-a, rtb-2 has no route to it"), "{words}");
-    assert!(!host.link.has(), "it is not put on the link before EC2 shows the routes");
+    // The undo of a failed step.
+    host.driver.release().await.unwrap();
+    assert!(!host.link.has());
 }
 
 #[tokio::test]
@@ -124,7 +132,7 @@ async fn a_call_that_is_throttled_or_whose_reply_is_lost_is_made_again() {
     ] {
         let more = json!({"code": "RequestLimitExceeded", "status": "503 Service Unavailable"});
         let Some(host) = host(&fault(action, kind, times, more)) else { return };
-        host.driver.acquire(EPOCH).await.unwrap();
+        host.take().await.unwrap();
         assert_eq!(host.routes()[..2], [json!("eni-b"), json!("eni-b")], "{action} {kind}");
     }
 }
@@ -133,7 +141,7 @@ async fn a_call_that_is_throttled_or_whose_reply_is_lost_is_made_again() {
 async fn an_instance_that_does_not_run_is_a_black_hole_and_not_here() {
     let Some(host) = host(&json!({})) else { return };
     host.world.change(&json!({"instances": {"i-0000000b": {"state": "stopped"}}}));
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("rtb-1 sends it to eni-b (blackhole)"), "{error}");
 }
 
@@ -143,7 +151,7 @@ async fn an_address_that_no_other_host_answers_is_not_here() {
     let port = host.world.config().endpoint.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
     let listeners = vec![Endpoint { host: "127.0.0.1".to_owned(), port }];
     host.driver.own.others = Others { listeners, is_here: |_| false };
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("no answer of another broker's host comes to it: 127.0.0.1:"), "{error}");
 }
 
@@ -155,7 +163,7 @@ async fn a_route_that_a_third_party_changes_is_found_meanwhile_and_later() {
     let reads = json!({"action": "DescribeRouteTables", "kind": "delay", "seconds": 0, "times": 1});
     more["faults"].as_array_mut().unwrap().insert(0, reads);
     let Some(host) = host(&more) else { return };
-    let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+    let error = words(host.take().await.unwrap_err());
     assert!(error.contains("rtb-2 sends it to eni-a: find out who else changes the routes"), "{error}");
     assert_eq!(host.driver.holder().await.unwrap().as_deref(), Some("eni-a (by rtb-2)"));
     let error = words(host.driver.check().await.unwrap_err());
@@ -175,7 +183,7 @@ async fn what_cannot_be_is_refused_before_any_order() {
             ..config(ec2)
         };
         let Some(host) = host_of(&json!({}), config) else { return };
-        for error in [host.driver.acquire(EPOCH).await.unwrap_err(), host.driver.check().await.unwrap_err()] {
+        for error in [host.take().await.unwrap_err(), host.driver.check().await.unwrap_err()] {
             let words = words(error);
             assert!(words.contains(expected), "{words}");
         }
@@ -184,7 +192,7 @@ async fn what_cannot_be_is_refused_before_any_order() {
     }
     let Some(host) = host(&json!({})) else { return };
     host.world.change(&json!({"interfaces": {"eni-b": {"checks": true}}}));
-    for error in [host.driver.acquire(EPOCH).await.unwrap_err(), host.driver.check().await.unwrap_err()] {
+    for error in [host.take().await.unwrap_err(), host.driver.check().await.unwrap_err()] {
         let words = words(error);
         assert!(words.contains("EC2 drops what comes to eni-b of i-0000000b for 10.99.0.11"), "{words}");
         assert!(words.contains("--network-interface-id eni-b --no-source-dest-check"), "{words}");
@@ -201,13 +209,13 @@ async fn the_policy_of_the_guide_is_enough_and_check_tries_each_right() {
                     subnets reaches it";
     assert_eq!(note.text, expected);
     host.nothing_moved();
-    host.driver.acquire(EPOCH).await.unwrap();
+    host.take().await.unwrap();
     for action in ["DescribeRouteTables", "ReplaceRoute", "CreateRoute", "DescribeNetworkInterfaces"] {
         let policy = policy_without(&format!("ec2:{action}"));
         let Some(host) = self::host(&json!({"policy": policy})) else { return };
         let error = words(host.driver.check().await.unwrap_err());
         assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
-        let error = words(host.driver.acquire(EPOCH).await.unwrap_err());
+        let error = words(host.take().await.unwrap_err());
         assert!(error.contains(&format!("do not allow ec2:{action}")), "{error}");
         assert!(!host.link.has());
     }

@@ -199,6 +199,7 @@ impl World {
             listener: recovery::model::Endpoint { host: "10.0.0.1".to_owned(), port: 9092 },
             log_dirs: vec!["/mnt/kafka/broker1".into()],
             address: Some("10.0.0.1/24".to_owned()),
+            followed_later: false,
             racks: Vec::new(),
             locks: Locks::default(),
             admission: Vec::new(),

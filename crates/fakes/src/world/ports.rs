@@ -137,6 +137,11 @@ impl Address for FakeAddress {
         Ok(if was_here { note } else { note.with(PLACED, true) })
     }
 
+    async fn confirm(&self) -> Result<Note, StepError> {
+        self.0.fault("confirm_address")?;
+        Ok(Note::new("packets come here"))
+    }
+
     async fn reset_clients(&self) -> Result<Note, StepError> {
         self.0.fault("reset_clients")?;
         Ok(Note::new("reset"))

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::{Budget, Case, HoldReason};
 use crate::model::{
-    Attempt, BrokerId, Cause, Distrust, Epoch, EpochState, HostName, Instruction, LedgerStanding,
-    LocalProcess, Order, PeerView, Place, ProbeOutcome, Unread,
+    Attempt, BrokerId, CONFIRM_ADDRESS, Cause, Distrust, Epoch, EpochState, HostName, Instruction,
+    LedgerStanding, LocalProcess, Order, Outcome, PeerView, Place, ProbeOutcome, Unread,
 };
 use crate::observe::Seen;
 use crate::policy::Mode;
@@ -194,10 +194,14 @@ impl Case<'_> {
         since.any(|attempt| attempt.cause == Cause::Planned && attempt.ended.as_deref() != Some("withdrawn"))
     }
 
-    /// Somebody saw it stop cleanly. Who succeeds a claimant knows already that the broker is to be taken
-    /// over.
+    /// Somebody saw it stop cleanly. Who succeeds a claimant that has begun, or that was to switch it over, knows
+    /// already that the broker is to be taken over.
     pub(super) fn stopped(&self) -> Option<HoldReason> {
-        if self.silent_claim().is_some() || self.released() || self.removed_since_well() {
+        let state = self.standing.and_then(|standing| standing.state.as_ref());
+        let begun = |touched: &bool, cause: &Cause| *touched || *cause == Cause::Planned;
+        let begun = matches!(state, Some(EpochState::Open { touched, cause, .. }) if begun(touched, cause));
+        let stopped_by_us = self.released() || self.removed_since_well() || self.not_reached();
+        if begun && self.silent_claim().is_some() || stopped_by_us {
             return None;
         }
         let here = self.here.left_first.then_some(None);
@@ -211,6 +215,16 @@ impl Case<'_> {
         let carried_on = claimed && self.attempted_lately() || self.silent_claim().is_some();
         let known = carried_on || self.released() || self.removed_lately();
         (self.here.never_listed && !known).then_some(HoldReason::NeverListed)
+    }
+
+    /// The last takeover has stopped Kafka itself, for packets did not come to its new owner, and it was not seen well
+    /// since.
+    fn not_reached(&self) -> bool {
+        let Some(standing) = self.standing else { return false };
+        let Some(EpochState::Ended { outcome: Outcome::Abandoned { at, .. }, .. }) = &standing.state else {
+            return false;
+        };
+        at == CONFIRM_ADDRESS && self.here.well_in.is_none_or(|well| well < standing.epoch)
     }
 
     /// A takeover of ours took it off the broker list, and it was not seen well since: that it is missing

@@ -36,7 +36,8 @@ pub use phase::Phase;
 pub use prediction::{Basis, LogScan, Part, Prediction};
 pub use process::ProcessState;
 pub use standing::{
-    Attempt, Cause, EpochState, FencedIn, LedgerStanding, Outcome, PLACED, Removal, Succession,
+    Attempt, CONFIRM_ADDRESS, Cause, EpochState, FencedIn, LedgerStanding, Outcome, PLACED, Removal,
+    Succession,
 };
 pub use topology::{Broker, Endpoint, EndpointError, Locks, Standby, Topology};
 

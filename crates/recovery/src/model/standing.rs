@@ -13,6 +13,9 @@ use super::{Acked, Epoch, HostName, Orders, Phase, human};
 /// here already is not taken away when the broker cannot be started again where it was.
 pub const PLACED: &str = "placed";
 
+/// The step that fails where packets do not come to the new owner: it has stopped its Kafka then.
+pub const CONFIRM_ADDRESS: &str = "confirm_address";
+
 /// The ledger's last word on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerStanding {

@@ -80,6 +80,8 @@ pub struct Broker {
     pub log_dirs: Vec<PathBuf>,
     /// The address that moves with it, for people to read; `None` where nothing is moved.
     pub address: Option<String>,
+    /// Whether the network takes its time to follow the address, so that Kafka is started meanwhile.
+    pub followed_later: bool,
     /// Racks or availability zones that its standby should be in, best first. Empty: any.
     pub racks: Vec<String>,
     /// What becomes of the lock that a dead owner's Kafka held.
@@ -204,6 +206,7 @@ mod tests {
                 listener: "kafka:9092".parse().unwrap(),
                 log_dirs: Vec::new(),
                 address: None,
+                followed_later: false,
                 racks: Vec::new(),
                 locks: Locks::default(),
                 admission: Vec::new(),

@@ -265,11 +265,29 @@ fn moved(
             steps: vec![Step::VerifyLogDirs { broker: id, log_dirs: broker.log_dirs.clone() }],
         },
         Stage { phase: Phase::Start, steps: vec![removal] },
-        Stage { phase: Phase::Start, steps: vec![Step::StartBroker { broker: id }] },
+    ]);
+    stages.extend(start(broker, takeover));
+    stages.extend([
         Stage { phase: Phase::Rejoin, steps: rejoin },
         Stage { phase: Phase::Settle, steps: vec![Step::ElectPreferred { broker: id }] },
     ]);
     Ok(stages)
+}
+
+/// Kafka's start, and what the network may still have to follow: beside it where the owner is dead. An owner that stays
+/// one, or that hands over, has a place to serve from, and Kafka is started in no other before that is sure.
+fn start(broker: &Broker, takeover: &Takeover) -> Vec<Stage> {
+    let id = broker.id;
+    let address = broker.address.clone().filter(|_| broker.followed_later);
+    let confirm = address.map(|address| Step::ConfirmAddress { broker: id, address });
+    let beside = takeover.cause != Cause::Planned && takeover.from != takeover.to;
+    let mut stages = vec![vec![Step::StartBroker { broker: id }]];
+    match confirm {
+        Some(confirm) if beside => stages[0].push(confirm),
+        Some(confirm) => stages.insert(0, vec![confirm]),
+        None => {}
+    }
+    stages.into_iter().map(|steps| Stage { phase: Phase::Start, steps }).collect()
 }
 
 /// A restart in place is a start again itself, and how many of those there may be is counted elsewhere.

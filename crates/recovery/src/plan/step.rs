@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::unregister::Unregister;
-use crate::model::{BrokerId, HostName, Machine, Phase, human};
+use crate::model::{BrokerId, CONFIRM_ADDRESS, HostName, Machine, Phase, human};
 
 /// One change to the world, or one look at it. Plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +69,14 @@ pub enum Step {
     },
     /// Move the broker's address here.
     MoveAddress {
+        /// The broker.
+        broker: BrokerId,
+        /// The address, for people.
+        address: String,
+    },
+    /// Wait until packets for the broker's address come to this host and to no other. Only where a network takes its time
+    /// to follow an order that it has accepted: Kafka starts meanwhile, and is ended if they do not come.
+    ConfirmAddress {
         /// The broker.
         broker: BrokerId,
         /// The address, for people.
@@ -195,6 +203,8 @@ pub enum OnFailure {
 pub enum Undo {
     /// Call the port's release; of Kafka's start, prove that nothing of it is left.
     Release,
+    /// Nothing, but where this very step is the one that failed: stop the Kafka that nobody reaches.
+    OfItself,
     /// There is nothing to undo.
     Nothing,
     /// Left in force on purpose.
@@ -214,6 +224,7 @@ impl Step {
             Self::FreeAddress { .. } => "free_address",
             Self::FinishFence { .. } => "finish_fence",
             Self::MoveAddress { .. } => "move_address",
+            Self::ConfirmAddress { .. } => CONFIRM_ADDRESS,
             Self::AttachStorage { .. } => "attach_storage",
             Self::RenderConfig { .. } => "render_config",
             Self::BreakLocks { .. } => "break_locks",
@@ -240,7 +251,9 @@ impl Step {
             Self::FreeAddress { .. } => OnFailure::Escalate,
             // Whoever may have started Kafka counts as a writer whatever becomes of it: another standby fences
             // it and goes on. On a new host it has to be proven first that nothing of it is left.
-            Self::StartBroker { .. } | Self::AwaitIsr { .. } => OnFailure::Abandon,
+            Self::StartBroker { .. } | Self::ConfirmAddress { .. } | Self::AwaitIsr { .. } => {
+                OnFailure::Abandon
+            }
             // A Kafka may run here, and another standby can fence this host.
             Self::EndUnregistered { .. } | Self::ProveStopped { .. } => OnFailure::Abandon,
             // Without the release the broker simply stays where it is: its owner starts it again if it had
@@ -268,6 +281,7 @@ impl Step {
                 Undo::Keep("the fence: only a person lifts it, by `understudy rejoin` on that host")
             }
             Self::MoveAddress { .. } | Self::AttachStorage { .. } | Self::StartBroker { .. } => Undo::Release,
+            Self::ConfirmAddress { .. } => Undo::OfItself,
             _ => Undo::Nothing,
         }
     }
@@ -290,6 +304,7 @@ impl Step {
                 | Self::AwaitLocks { .. }
                 | Self::VerifyLogDirs { .. }
                 | Self::StartBroker { .. }
+                | Self::ConfirmAddress { .. }
         );
         needed || self.is_proof()
     }
@@ -329,7 +344,7 @@ impl Step {
     /// one for somebody else's, and are not repeated.
     #[must_use]
     pub fn is_lost_with_the_host(&self) -> bool {
-        matches!(self, Self::MoveAddress { .. } | Self::AttachStorage { .. })
+        matches!(self, Self::MoveAddress { .. } | Self::AttachStorage { .. } | Self::ConfirmAddress { .. })
     }
 
     /// A look whose result is worth nothing after a crash: it is repeated until Kafka has been started.
@@ -367,6 +382,9 @@ impl fmt::Display for Step {
             }
             Self::FinishFence { host, .. } => write!(f, "stop {host} itself, so that it answers nobody"),
             Self::MoveAddress { address, .. } => write!(f, "move {address} to this host"),
+            Self::ConfirmAddress { address, .. } => {
+                write!(f, "wait until packets for {address} come to this host")
+            }
             Self::AttachStorage { log_dirs, admission, .. } => {
                 admission.iter().try_for_each(|first| write!(f, "{first}, then "))?;
                 write!(f, "attach {}", paths(log_dirs))
@@ -384,17 +402,8 @@ impl fmt::Display for Step {
             Self::VerifyLogDirs { log_dirs, .. } => {
                 write!(f, "verify cluster, node and directory ids in {}", paths(log_dirs))
             }
-            Self::Unregister { broker, decision: Unregister::Use { .. }, zookeeper: true } => {
-                write!(f, "remove the registration of the dead broker {broker} from ZooKeeper, once")
-            }
-            Self::Unregister { decision: Unregister::Wait { why }, zookeeper: true, .. } => {
-                write!(f, "wait until the registration in ZooKeeper has expired: {why}")
-            }
-            Self::Unregister { broker, decision: Unregister::Use { .. }, .. } => {
-                write!(f, "unregister the dead broker {broker} at the active controller, once")
-            }
-            Self::Unregister { decision: Unregister::Wait { why }, .. } => {
-                write!(f, "leave the registration to expire: {why}")
+            Self::Unregister { broker, decision, zookeeper } => {
+                write!(f, "{}", unregistering(*broker, decision, *zookeeper))
             }
             Self::ResetClients { .. } => write!(f, "reset what connections clients have to the old host"),
             Self::StartBroker { broker } => write!(f, "start Kafka as broker {broker}"),
@@ -411,6 +420,21 @@ impl fmt::Display for Step {
             }
             Self::ElectPreferred { .. } => write!(f, "give preferred leaders back, in batches"),
         }
+    }
+}
+
+fn unregistering(broker: BrokerId, decision: &Unregister, zookeeper: bool) -> String {
+    match (decision, zookeeper) {
+        (Unregister::Use { .. }, true) => {
+            format!("remove the registration of the dead broker {broker} from ZooKeeper, once")
+        }
+        (Unregister::Use { .. }, false) => {
+            format!("unregister the dead broker {broker} at the active controller, once")
+        }
+        (Unregister::Wait { why }, true) => {
+            format!("wait until the registration in ZooKeeper has expired: {why}")
+        }
+        (Unregister::Wait { why }, false) => format!("leave the registration to expire: {why}"),
     }
 }
 

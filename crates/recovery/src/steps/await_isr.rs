@@ -98,8 +98,10 @@ impl Context<'_> {
         let here = self.prove_ended(broker).await?;
         self.forget_proofs();
         self.keep(here);
+        // What is looked at beside a start elsewhere is looked at before this one.
+        let again = || self.plan.steps().map(|(_, step)| step).filter(|step| step.belongs_to_a_start());
         let mut started = Note::default();
-        for (_, step) in self.plan.steps().filter(|(_, step)| step.belongs_to_a_start()) {
+        for step in again().filter(|step| !step.starts()).chain(again().filter(|step| step.starts())) {
             started = Box::pin(self.forward(step)).await?;
         }
         Ok(started)

@@ -7,6 +7,7 @@ mod daemon;
 mod dead;
 mod decisions;
 mod execution;
+mod followed_later;
 mod freshness;
 mod held_locks;
 mod journal;

@@ -39,6 +39,7 @@ fn pinned(seed: u64, (brokers, standbys, max_brokers): (usize, usize, usize), dr
         home_agents: true,
         supervised: false,
         lease: 0,
+        follows_from: None,
         twin: false,
         max_brokers,
         approve: false,
@@ -169,7 +170,7 @@ fn a_run_is_the_same_twice() {
 fn a_dead_host_among_healthy_ones_is_recovered() {
     for seed in 0..10 {
         let events = vec![Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) }];
-        let scenario = Scenario { events, approve: false, ..generate::scenario(seed) };
+        let scenario = Scenario { events, approve: false, follows_from: None, ..generate::scenario(seed) };
         let report = run(&scenario, true);
         assert_eq!(report.violation, None);
         assert_eq!(
@@ -187,7 +188,8 @@ fn a_broker_that_lost_its_registration_is_started_again() {
     let dies = Timed { at: 5_000, lasts: 0, what: Fault::HostDies(0) };
     for seed in 0..10 {
         for events in [vec![lost(10_000)], vec![dies.clone(), lost(60_000)]] {
-            let scenario = Scenario { events, approve: false, home_agents: true, ..generate::scenario(seed) };
+            let generated = Scenario { follows_from: None, ..generate::scenario(seed) };
+            let scenario = Scenario { events, approve: false, home_agents: true, ..generated };
             let report = run(&scenario, true);
             assert_eq!(report.violation, None, "{scenario}\n{}", report.transcript.join("\n"));
             let killed = report.transcript.iter().filter(|line| line.contains("is killed on host")).count();

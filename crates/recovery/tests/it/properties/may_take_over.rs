@@ -30,8 +30,12 @@ pub(super) fn may_take_over(seen: &Observation, policy: &Policy) -> Result<(), &
         Some("withdrawn") => released,
         _ => released || a.cause == Cause::Planned,
     });
+    let silent_claim = self::silent(seen, policy);
     let stopped = broker.left_first || broker.stop_told.is_some();
-    ensure(!stopped || released, "it may have been stopped cleanly")?;
+    let begun = |touched, cause| silent_claim && (touched || cause == Cause::Planned);
+    let carried_on =
+        matches!(state(seen), Some(EpochState::Open { touched, cause, .. }) if begun(touched, cause));
+    ensure(!stopped || released || carried_on, "it may have been stopped cleanly")?;
     let with = others.iter().filter(|(_, other)| went_with(broker, other, policy));
     let (back, down): (Vec<_>, Vec<_>) = with.partition(|(_, other)| other.answers());
     ensure(down.len() < policy.max_brokers_down, "several brokers failed together")?;
