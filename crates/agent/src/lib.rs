@@ -3,6 +3,7 @@
 //! A library only so that tests reach its parts; the binary `understudy` is [`run`].
 
 pub mod access;
+mod at_home;
 mod checks;
 pub mod cli;
 mod commands;
@@ -11,6 +12,7 @@ mod evidence;
 pub mod exit;
 mod guest;
 pub mod http;
+mod may_start;
 mod order_pages;
 mod orders;
 mod output;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::AccessList;
+use crate::at_home;
 use crate::checks::{self, StandingChecks};
 use crate::config::Config;
 use crate::http::ForPeers;
@@ -75,6 +76,10 @@ impl Setup {
         let peers = world::peers(&self.config).unwrap_or_default();
         let clients = self.world.clients.clone();
         tasks.spawn(async move { follow(peers, &clients).await });
+        for broker in self.config.own_in_this_pod() {
+            let (ports, here) = (self.world.ports.clone(), self.world.topology.here.clone());
+            tasks.spawn(at_home::keep(ports, broker, here));
+        }
         tasks
     }
 }

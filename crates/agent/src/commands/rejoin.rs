@@ -13,11 +13,11 @@ use recovery::ports::{LedgerError, chain};
 use serde::Serialize;
 
 use super::agreed;
-use super::guard;
 use crate::checks::{Item, go_through};
 use crate::cli::{Global, Output};
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::may_start::Case;
 use crate::orders::after;
 use crate::output::{print, say};
 use crate::refusal::{RUNBOOK, Refusal};
@@ -249,7 +249,7 @@ async fn by_ledger(world: &World) -> Vec<Check> {
     };
     let one = |(broker, home, journals): &(BrokerId, HostName, Vec<EpochJournal>)| {
         let standing = LedgerStanding::after(home, journals);
-        let case = guard::Case { broker: *broker, home, here, journals, orders: &reading.orders };
+        let case = Case { broker: *broker, home, here, journals, orders: &reading.orders };
         let (what, LedgerStanding { epoch, owner, writers, state, .. }) =
             (format!("broker {broker}"), &standing);
         if let Some(EpochState::Open { by, .. }) = state

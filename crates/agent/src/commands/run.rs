@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::at_home;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::http;
@@ -68,6 +69,10 @@ pub(super) async fn run(config: Config) -> anyhow::Result<Exit> {
         setup = reloads.applied(next);
     }
     manager.tell_the_end().await;
+    drop(cycle);
+    let _held = at_home::leave(&setup.config, setup.world.ports.ledger.as_ref()).await.inspect_err(|error| {
+        tracing::error!("the next pod of this name waits for `understudy ledger adopt`: {error:#}");
+    });
     Ok(Exit::Done)
 }
 

@@ -138,6 +138,14 @@ impl Config {
         pods(&self.topology.brokers, &self.taints)
     }
 
+    /// The brokers whose own pod this is: nothing but this agent starts their Kafka.
+    pub(crate) fn own_in_this_pod(&self) -> Vec<BrokerId> {
+        let in_a_pod = matches!(self.broker_host, BrokerHostConfig::Kubernetes(_));
+        let own =
+            self.topology.brokers.values().filter(|broker| in_a_pod && broker.home == self.topology.here);
+        own.map(|broker| broker.id).collect()
+    }
+
     /// The class-data archive of this host's Kafka.
     #[must_use]
     pub fn class_data(&self) -> ClassData {
