@@ -28,8 +28,8 @@ pub const LOG_DIRS: &str = "/srv/kafka";
 pub const KAFKA: &[&str] = &["kafka.Kafka"];
 /// How long three brokers may take to come up on a busy machine.
 const UP: Duration = Duration::from_secs(240);
-/// What a pod does: its log dir is formatted once, and Kafka takes the place of the shell.
-const ENTRY: &str = r#"set -e
+/// What a pod does first: its log dir is formatted once.
+const FORMAT: &str = r#"set -e
 id=$((INDEX + 1))
 dir=/srv/kafka/broker-$id
 mkdir -p "$dir"
@@ -41,8 +41,9 @@ mkdir -p "$dir"
 } >/tmp/server.properties
 [ -e "$dir/meta.properties" ] ||
     $KAFKA kafka.tools.StorageTool format -t VW5kZXJzdHVkeUxhYjAwMA -c /tmp/server.properties
-exec $KAFKA kafka.Kafka /tmp/server.properties
 "#;
+/// Then Kafka takes the place of the shell.
+const EXEC: &str = "exec $KAFKA kafka.Kafka /tmp/server.properties\n";
 
 /// A running Kafka.
 #[derive(Debug)]
@@ -57,10 +58,22 @@ impl KubeKafka {
     /// # Errors
     /// When Kafka is not there, or the cluster is not complete in four minutes.
     pub fn start(lab: &Lab, kubernetes: &Kubernetes) -> Result<Self> {
-        Self::bring_up(lab, kubernetes).context(SetUp)
+        Self::bring_up(lab, kubernetes, plain).context(SetUp)
     }
 
-    fn bring_up(lab: &Lab, kubernetes: &Kubernetes) -> Result<Self> {
+    /// The same, with an agent in each broker's own pod, which alone starts Kafka there.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_at_home(lab: &Lab, kubernetes: &Kubernetes) -> Result<Self> {
+        Self::bring_up(lab, kubernetes, super::home::with_agents).context(SetUp)
+    }
+
+    fn bring_up(
+        lab: &Lab,
+        kubernetes: &Kubernetes,
+        pods: impl Fn(&Lab, &Kubernetes, &Path) -> Result<Vec<Value>>,
+    ) -> Result<Self> {
         let log_dirs = lab.shared("kafka-logs")?;
         for node in kubernetes.nodes() {
             node.host().bind(&log_dirs, LOG_DIRS)?;
@@ -69,7 +82,7 @@ impl KubeKafka {
         std::fs::write(conf.join("log4j2.properties"), LOG4J)?;
         std::fs::write(conf.join("common.properties"), common_properties())?;
         let mut objects: Vec<Value> = (1..=BROKERS).map(service).collect();
-        objects.push(stateful_set(&conf)?);
+        objects.extend(pods(lab, kubernetes, &conf)?);
         kubernetes.apply(&objects)?;
         let kafka = Self { log_dirs, artifacts: lab.artifacts().to_owned() };
         kafka.wait_complete(UP)?;
@@ -240,26 +253,45 @@ pub(super) fn container(conf: &Path) -> Result<(Value, Vec<Value>)> {
     Ok((container, volumes))
 }
 
-fn stateful_set(conf: &Path) -> Result<Value> {
+/// The pods of brokers that nobody is with.
+fn plain(_: &Lab, _: &Kubernetes, conf: &Path) -> Result<Vec<Value>> {
     let (mut container, volumes) = container(conf)?;
-    container["command"] = json!(["/bin/sh", "-c", ENTRY]);
+    container["command"] = json!(["/bin/sh", "-c", format!("{FORMAT}{EXEC}")]);
+    indexed(&mut container)?;
+    Ok(vec![stateful_set(json!({ "containers": [container], "volumes": volumes }))])
+}
+
+/// A container that formats the log dir of its pod's broker, and ends.
+pub(super) fn format(conf: &Path) -> Result<Value> {
+    let (mut container, _) = container(conf)?;
+    container["name"] = json!("format");
+    container["command"] = json!(["/bin/sh", "-c", FORMAT]);
+    container.as_object_mut().context("it is no object")?.remove("readinessProbe");
+    indexed(&mut container)?;
+    Ok(container)
+}
+
+fn indexed(container: &mut Value) -> Result<()> {
     let index = json!({ "fieldRef": { "fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']" } });
     let index = json!({ "name": "INDEX", "valueFrom": index });
     container["env"].as_array_mut().context("it has no environment")?.push(index);
+    Ok(())
+}
+
+/// Three pods of these containers and volumes, each on a node of its own.
+pub(super) fn stateful_set(mut spec: Value) -> Value {
     let labels = json!({ "app": "kafka" });
-    Ok(json!({
+    spec["enableServiceLinks"] = json!(false);
+    spec["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": { "matchLabels": labels },
+    }]);
+    json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "kafka" },
         "spec": {
             "replicas": BROKERS, "serviceName": "kafka", "podManagementPolicy": "Parallel",
             "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": {
-                "containers": [container], "volumes": volumes, "enableServiceLinks": false,
-                // Each on a node of its own.
-                "topologySpreadConstraints": [{
-                    "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-                    "labelSelector": { "matchLabels": labels },
-                }],
-            } },
+            "template": { "metadata": { "labels": labels }, "spec": spec },
         },
-    }))
+    })
 }

@@ -13,6 +13,7 @@
 mod cgroups;
 mod chart;
 mod control;
+mod home;
 mod image;
 pub mod kafka;
 mod node;

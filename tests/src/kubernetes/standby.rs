@@ -28,11 +28,14 @@ const MANIFESTS: [(&str, &str); 7] = [
     ("rescheduling-rbac.yaml", include_str!("../../../deploy/kubernetes/rescheduling-rbac.yaml")),
 ];
 /// Where an agent shows its pages, in its pod.
-const PAGES: u16 = 9095;
+pub(super) const PAGES: u16 = 9095;
 /// How long a page may take.
 const SOON: Duration = Duration::from_secs(5);
 /// What both containers have, and nobody else.
-const SHARED: &str = "/run/understudy";
+pub(super) const SHARED: &str = "/run/understudy";
+/// Makes the ledger, or finds that another pod has made it.
+pub(super) const MAKE_LEDGER: &[&str] =
+    &["/busybox", "sh", "-c", "/understudy ledger init || /understudy ledger show"];
 const LEDGER: &str = "/apis/understudy.dev/v1/namespaces/default/ledgerjournals";
 
 /// Installs definitions and rights, and starts the pod on `node`. It may take `broker` over, whose pod is `owner`: that
@@ -108,14 +111,14 @@ fn page(kubernetes: &Kubernetes, pod: &str, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-fn config_map(name: &str, config: &str) -> Value {
+pub(super) fn config_map(name: &str, config: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name },
         "data": { "understudy.toml": config },
     })
 }
 
-fn install(lab: &Lab, kubernetes: &Kubernetes) -> Result<()> {
+pub(super) fn install(lab: &Lab, kubernetes: &Kubernetes) -> Result<()> {
     let folder = lab.kept("manifests")?;
     for (name, text) in MANIFESTS {
         let file = folder.join(name);
@@ -212,22 +215,7 @@ fn rescheduling(lab: &Lab, kubernetes: &Kubernetes, here: &str, broker: i32) -> 
     let quoted = |one: &dyn Fn(i32) -> String| {
         (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
     };
-    let (pod, listener, agent) = (pod_of(broker), address(broker), fence_lab()?);
-    let switch = lab.switch().address();
-    let (ip, port): (&Ipv4Addr, u16) = (switch.ip(), switch.port());
-    let nodes = kubernetes.nodes().iter().map(|node| {
-        format!(
-            r#"[[node]]
-name = "{node}"
-[[node.fence]]
-driver = "fence_agent"
-agent = "{agent}"
-options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
-"#,
-            node = node.name(),
-            agent = agent.display(),
-        )
-    });
+    let (pod, listener, nodes) = (pod_of(broker), address(broker), nodes(lab, kubernetes)?);
     Ok(format!(
         r#"mode = "auto"
 [policy]
@@ -255,10 +243,29 @@ id = {broker}
 home = "{pod}"
 listener = "{listener}"
 "#,
-        nodes = nodes.collect::<String>(),
         brokers = quoted(&|id| address(id).to_string()),
         controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
     ))
+}
+
+/// Every node, with the lab's power switch for its fence.
+pub(super) fn nodes(lab: &Lab, kubernetes: &Kubernetes) -> Result<String> {
+    let (agent, switch) = (fence_lab()?, lab.switch().address());
+    let (ip, port): (&Ipv4Addr, u16) = (switch.ip(), switch.port());
+    let nodes = kubernetes.nodes().iter().map(|node| {
+        format!(
+            r#"[[node]]
+name = "{node}"
+[[node.fence]]
+driver = "fence_agent"
+agent = "{agent}"
+options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
+"#,
+            node = node.name(),
+            agent = agent.display(),
+        )
+    });
+    Ok(nodes.collect())
 }
 
 /// A pod with an agent alone.
@@ -329,7 +336,7 @@ fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {
             "nodeSelector": { "kubernetes.io/hostname": node },
             "initContainers": [
                 ours("entry", &["/busybox", "cp", "/understudy", &entry]),
-                ours("ledger", &["/understudy", "ledger", "init"]),
+                ours("ledger", MAKE_LEDGER),
             ],
             "containers": [kafka, ours("understudy", &["/understudy", "run"])],
             "volumes": volumes,

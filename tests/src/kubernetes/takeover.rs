@@ -49,9 +49,21 @@ impl<'lab> Site<'lab> {
     /// # Errors
     /// When it is not up in time.
     pub fn begin(lab: &'lab Lab) -> Result<Self> {
+        Self::with(lab, KubeKafka::start)
+    }
+
+    /// The same, with an agent in each broker's own pod.
+    ///
+    /// # Errors
+    /// When it is not up in time.
+    pub fn begin_at_home(lab: &'lab Lab) -> Result<Self> {
+        Self::with(lab, KubeKafka::start_at_home)
+    }
+
+    fn with(lab: &'lab Lab, start: fn(&Lab, &Kubernetes) -> Result<KubeKafka>) -> Result<Self> {
         let kubernetes = Kubernetes::start(lab, 3)?;
         kubernetes.add_agent(lab)?;
-        let kafka = KubeKafka::start(lab, &kubernetes)?;
+        let kafka = start(lab, &kubernetes)?;
         kafka.create_topic("t", 6)?;
         let writer = kafka.write(WriteSpec::steady("t", 6, 100))?;
         let before = kubernetes.pod(&pod_of(VICTIM))?.context("no pod")?;
@@ -139,7 +151,7 @@ impl<'lab> Site<'lab> {
     pub fn is_back(&self, fault: Instant) -> Result<Duration> {
         self.watch.wait("to be back in every ISR", PATIENCE, Standing::is_complete)?;
         let took = fault.elapsed();
-        self.lab.note(format!("back in every ISR {:.1} s after the power went", took.as_secs_f64()));
+        self.lab.note(format!("back in every ISR {:.1} s after the fault", took.as_secs_f64()));
         Ok(took)
     }
 

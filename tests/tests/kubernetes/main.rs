@@ -1,5 +1,6 @@
 //! Stories on a Kubernetes of real parts, with a Kafka in pods.
 
+mod at_home;
 mod bed;
 mod brokers;
 mod chart;

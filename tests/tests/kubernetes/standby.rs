@@ -33,7 +33,11 @@ pub(crate) struct Bed<'lab> {
 impl<'lab> Bed<'lab> {
     /// Brings it up.
     pub(crate) fn begin(lab: &'lab Lab) -> Result<Self> {
-        let site = Site::begin(lab)?;
+        Self::at(Site::begin(lab)?)
+    }
+
+    /// The same of a cluster that is there.
+    pub(crate) fn at(site: Site<'lab>) -> Result<Self> {
         let standby = site.add_standby()?;
         let bed = Self { site, standby };
         ensure!(bed.restarts()? == 0, "a container was restarted");
