@@ -109,11 +109,18 @@ pub(crate) async fn leave(config: &Config, ledger: &dyn Ledger) -> anyhow::Resul
     let ended = all_ended(&pod.dir, &brokers).await?;
     let host = &config.topology.here;
     // The kubelet says how long there is time.
-    while let Err(error) = leave_name(ledger, host, &instance, Timestamp::now()).await {
-        tracing::warn!(%host, "its name is not given up yet to the next pod: {}", chain(&error));
-        sleep(PAUSE).await;
+    let had_it = loop {
+        match leave_name(ledger, host, &instance, Timestamp::now()).await {
+            Ok(had_it) => break had_it,
+            Err(error) => {
+                tracing::warn!(%host, "its name is not given up yet to the next pod: {}", chain(&error));
+                sleep(PAUSE).await;
+            }
+        }
+    };
+    if had_it {
+        tracing::info!(%host, "no Kafka runs in this pod: its name was given up to the next one");
     }
-    tracing::info!(%host, "no Kafka runs in this pod: its name was given up to the next one");
     Ok(ended)
 }
 

@@ -135,7 +135,10 @@ impl Check<'_> {
         }
         let key = format!("{section}.listener");
         match address {
-            AddressConfig::KubernetesService(_) => self.listener_is_service(&key, listener, moved),
+            AddressConfig::KubernetesService(config) => {
+                self.listener_is_service(&key, listener, moved);
+                self.is_this_pod(&format!("{section}.address.pod"), &config.pod);
+            }
             _ => self.listener_is_moved(&key, listener, moved),
         }
     }
@@ -157,6 +160,16 @@ impl Check<'_> {
 
     fn twice(&mut self, key: &str, other: &str) {
         self.doc.problem(key, format!("is taken by {other}"), "two brokers cannot share it");
+    }
+
+    /// In a pod the agent's host is the pod: under another name it would take a broker from itself.
+    fn is_this_pod(&mut self, key: &str, pod: &str) {
+        let driver: Option<String> = self.doc.read("broker_host.driver");
+        let here: Option<String> = self.doc.read("agent.host");
+        if let Some(here) = here.filter(|here| driver.as_deref() == Some("kubernetes") && here != pod) {
+            let reason = format!("is another pod than agent.host, {here}");
+            self.doc.problem(key, reason, "give both the name of the pod that this agent is in");
+        }
     }
 
     /// The same of a Service, whose own address nobody but the cluster knows.

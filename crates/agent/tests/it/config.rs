@@ -201,6 +201,10 @@ fn a_pod_of_kubernetes_means_what_it_says() {
         "broker[0].address.pod",
     ];
     assert_eq!(keys, expected, "{error}");
+    // Under another name it would take a broker from itself.
+    let other = text.replace("host = \"standby-0\"", "host = \"standby\"");
+    let error = Config::parse(&path, &other).unwrap_err().to_string();
+    assert!(error.contains("is another pod than agent.host, standby"), "{error}");
     // A taint is no fence.
     let (fence, taint) = (text.find("[[host.fence]]").unwrap(), text.find("[host.kubernetes]").unwrap());
     let unfenced = format!("{}{}", &text[..fence], &text[taint..]);
