@@ -39,10 +39,10 @@ enum NotStarted {
     #[error("the ledger does not say that it may be")]
     Ledger(#[source] BoxError),
     #[error(
-        "its address does not lead here: a restart in place moves it here, once `policy.boot_patience` is over and in mode \
-         `auto`"
+        "its address does not lead here: in mode `auto` a restart in place moves it here, once `policy.boot_patience` is \
+         over; in any mode `understudy failover --broker {0}` in this pod"
     )]
-    Elsewhere,
+    Elsewhere(BrokerId),
     #[error(transparent)]
     Step(#[from] StepError),
     #[error("what the ledger said {} ms ago is too old for a start: storage, or this host, is slow", .0.as_millis())]
@@ -80,6 +80,7 @@ async fn begin(ports: &Ports, broker: BrokerId, here: &HostName) -> Result<Optio
     if !matches!(host.state(broker).await, Ok(ProcessState::Absent)) {
         return Ok(None);
     }
+    // Without the lock first, which a person's `rejoin` takes: this may be asked again and again.
     may_start(ports, broker, here).await?;
     // One takeover, or one start, at a time.
     let Ok(_lock) = ports.host_lock.try_lock(broker) else { return Ok(None) };
@@ -146,7 +147,7 @@ async fn may_start(ports: &Ports, broker: BrokerId, here: &HostName) -> Result<E
     let epoch = case.may_start(None).map_err(NotStarted::Refused)?;
     match ports.addresses.get(&broker) {
         // Nobody would reach it.
-        Some(address) if !address.here().await? => Err(NotStarted::Elsewhere),
+        Some(address) if !address.here().await? => Err(NotStarted::Elsewhere(broker)),
         _ => Ok(epoch),
     }
 }
@@ -185,7 +186,7 @@ mod tests {
         let (world, ports, here) = home();
         world.truth().address_here = false;
         let error = begin(&ports, BROKER, &here).await.unwrap_err();
-        assert!(matches!(error, NotStarted::Elsewhere), "{error}");
+        assert!(matches!(error, NotStarted::Elsewhere(BROKER)), "{error}");
         assert_eq!(world.truth().starts, 0);
     }
 

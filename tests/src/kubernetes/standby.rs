@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,10 +33,9 @@ pub(super) const PAGES: u16 = 9095;
 /// How long a page may take.
 const SOON: Duration = Duration::from_secs(5);
 /// What both containers have, and nobody else.
-pub(super) const SHARED: &str = "/run/understudy";
+const SHARED: &str = "/run/understudy";
 /// Makes the ledger, or finds that another pod has made it.
-pub(super) const MAKE_LEDGER: &[&str] =
-    &["/busybox", "sh", "-c", "/understudy ledger init || /understudy ledger show"];
+const MAKE_LEDGER: &[&str] = &["/busybox", "sh", "-c", "/understudy ledger init || /understudy ledger show"];
 const LEDGER: &str = "/apis/understudy.dev/v1/namespaces/default/ledgerjournals";
 
 /// Installs definitions and rights, and starts the pod on `node`. It may take `broker` over, whose pod is `owner`: that
@@ -157,10 +157,7 @@ pub fn records(kubernetes: &Kubernetes, broker: i32) -> Result<Vec<Value>> {
 }
 
 fn config(lab: &Lab, template: &str, broker: i32, node: &str) -> Result<String> {
-    let quoted = |one: &dyn Fn(i32) -> String| {
-        (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
-    };
-    let (owner, service, listener) = (pod_of(broker), service_of(broker), address(broker));
+    let (owner, section) = (pod_of(broker), broker_of(broker, STANDBY));
     let (agent, switch) = (fence_lab()?, lab.switch().address());
     let (ip, port): (&Ipv4Addr, u16) = (switch.ip(), switch.port());
     Ok(format!(
@@ -173,12 +170,7 @@ process_down_after = "60s"
 host = "{STANDBY}"
 state_dir = "/var/lib/understudy"
 listen = "0.0.0.0:{PAGES}"
-[cluster]
-bootstrap = [{brokers}]
-controllers = [{controllers}]
-[ledger]
-driver = "kubernetes"
-[broker_host]
+{cluster}[broker_host]
 driver = "kubernetes"
 template = "{template}"
 [[host]]
@@ -190,9 +182,36 @@ options = {{ ip = "{ip}", ipport = "{port}", plug = "{node}" }}
 [host.kubernetes]
 node = "{node}"
 pod = "{owner}"
-[[broker]]
+{section}"#,
+        cluster = cluster(),
+        agent = agent.display(),
+    ))
+}
+
+/// The cluster and the ledger, for any agent.
+pub(super) fn cluster() -> String {
+    let quoted = |one: &dyn Fn(i32) -> String| {
+        (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        r#"[cluster]
+bootstrap = [{brokers}]
+controllers = [{controllers}]
+[ledger]
+driver = "kubernetes"
+"#,
+        brokers = quoted(&|id| address(id).to_string()),
+        controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
+    )
+}
+
+/// A broker that `pod` may run.
+pub(super) fn broker_of(broker: i32, pod: &str) -> String {
+    let (home, service, listener) = (pod_of(broker), service_of(broker), address(broker));
+    format!(
+        r#"[[broker]]
 id = {broker}
-home = "{owner}"
+home = "{home}"
 listener = "{listener}"
 log_dirs = ["{LOG_DIRS}/broker-{broker}"]
 # The bed has no names, and an address that is a Service's cannot be bound.
@@ -200,21 +219,15 @@ properties = {{ listeners = "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"
 [broker.address]
 driver = "kubernetes_service"
 service = "{service}"
-pod = "{STANDBY}"
+pod = "{pod}"
 [broker.storage]
 driver = "mounted"
 local = true
-"#,
-        brokers = quoted(&|id| address(id).to_string()),
-        controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
-        agent = agent.display(),
-    ))
+"#
+    )
 }
 
 fn rescheduling(lab: &Lab, kubernetes: &Kubernetes, here: &str, broker: i32) -> Result<String> {
-    let quoted = |one: &dyn Fn(i32) -> String| {
-        (1..=BROKERS).map(|id| format!("{:?}", one(id))).collect::<Vec<_>>().join(", ")
-    };
     let (pod, listener, nodes) = (pod_of(broker), address(broker), nodes(lab, kubernetes)?);
     Ok(format!(
         r#"mode = "auto"
@@ -226,12 +239,7 @@ process_down_after = "60s"
 host = "{here}"
 state_dir = "/var/lib/understudy"
 listen = "0.0.0.0:{PAGES}"
-[cluster]
-bootstrap = [{brokers}]
-controllers = [{controllers}]
-[ledger]
-driver = "kubernetes"
-[broker_host]
+{cluster}[broker_host]
 driver = "rescheduling"
 {nodes}
 [[host]]
@@ -243,8 +251,7 @@ id = {broker}
 home = "{pod}"
 listener = "{listener}"
 "#,
-        brokers = quoted(&|id| address(id).to_string()),
-        controllers = quoted(&|id| format!("{id}@{}:9093", address(id).ip())),
+        cluster = cluster(),
     ))
 }
 
@@ -300,7 +307,19 @@ fn watcher(name: &str, node: &str, makes_ledger: bool) -> Result<Value> {
     }))
 }
 
-fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {
+fn pod(conf: &Path, node: &str) -> Result<Value> {
+    let config = json!({ "name": "config", "mountPath": "/etc/understudy" });
+    let mut spec = waiting(conf, &config, "understudy")?;
+    spec["nodeSelector"] = json!({ "kubernetes.io/hostname": node });
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": STANDBY, "labels": { "statefulset.kubernetes.io/pod-name": STANDBY } },
+        "spec": spec,
+    }))
+}
+
+/// A pod whose Kafka waits for the agent beside it, which has `config` mounted, of the ConfigMap `map`.
+pub(super) fn waiting(conf: &Path, config: &Value, map: &str) -> Result<Value> {
     let (mut kafka, mut volumes) = container(conf)?;
     let shared = json!({ "name": "shared", "mountPath": SHARED });
     let entry = format!("{SHARED}/understudy");
@@ -313,9 +332,10 @@ fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {
     let ours = |name: &str, command: &[&str]| {
         json!({
             "name": name, "image": AGENT_IMAGE, "imagePullPolicy": "Never", "command": command,
+            "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
             "volumeMounts": [
                 shared,
-                { "name": "config", "mountPath": "/etc/understudy" },
+                config,
                 { "name": "state", "mountPath": "/var/lib/understudy" },
                 { "name": "logs", "mountPath": LOG_DIRS },
                 { "name": "fence", "mountPath": fence, "readOnly": true },
@@ -325,21 +345,16 @@ fn pod(conf: &std::path::Path, node: &str) -> Result<Value> {
     volumes.extend([
         json!({ "name": "shared", "emptyDir": { "medium": "Memory" } }),
         json!({ "name": "state", "emptyDir": {} }),
-        json!({ "name": "config", "configMap": { "name": "understudy" } }),
+        json!({ "name": "config", "configMap": { "name": map } }),
         json!({ "name": "fence", "hostPath": { "path": fence, "type": "Directory" } }),
     ]);
     Ok(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": STANDBY, "labels": { "statefulset.kubernetes.io/pod-name": STANDBY } },
-        "spec": {
-            "serviceAccountName": ACCOUNT, "enableServiceLinks": false,
-            "nodeSelector": { "kubernetes.io/hostname": node },
-            "initContainers": [
-                ours("entry", &["/busybox", "cp", "/understudy", &entry]),
-                ours("ledger", MAKE_LEDGER),
-            ],
-            "containers": [kafka, ours("understudy", &["/understudy", "run"])],
-            "volumes": volumes,
-        },
+        "serviceAccountName": ACCOUNT, "enableServiceLinks": false,
+        "initContainers": [
+            ours("entry", &["/busybox", "cp", "/understudy", &entry]),
+            ours("ledger", MAKE_LEDGER),
+        ],
+        "containers": [kafka, ours("understudy", &["/understudy", "run"])],
+        "volumes": volumes,
     }))
 }

@@ -109,8 +109,8 @@ impl KnownLedger {
                 }
                 let why = format!(
                     "another machine has the name {here} in the ledger (instance {}, since {:.0}; this is instance {ours}): \
-                     give each machine its own `agent.host`. If that machine is gone for good and this one replaces it, as a pod does \
-                     an earlier one of its name, run `understudy ledger adopt` here",
+                     give each machine its own `agent.host`. If that machine is gone for good and this one replaces it, as a \
+                     pod does an earlier one of its name, run `understudy ledger adopt` here",
                     holder.instance, holder.at
                 );
                 Err(LedgerError::Distrusted { distrust: Distrust::NameTaken, why })

@@ -75,7 +75,7 @@ pub enum Step {
         address: String,
     },
     /// Wait until packets for the broker's address come to this host and to no other. Only where a network takes its time
-    /// to follow an order that it has accepted: Kafka starts meanwhile, and is ended if they do not come.
+    /// to follow an order that it has accepted: a dead owner's Kafka starts meanwhile, and is stopped if they do not come.
     ConfirmAddress {
         /// The broker.
         broker: BrokerId,

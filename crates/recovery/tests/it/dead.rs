@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fakes::{BROKER, World};
 use recovery::journal::EpochJournal;
-use recovery::model::{Cause, LedgerStanding, Locks};
+use recovery::model::{Cause, LedgerStanding, Locks, Topology};
 use recovery::observe::{Board, observe};
 use recovery::plan::{Plan, plan};
 use recovery::ports::{Clock, HealthSignal, Ledger};
@@ -39,6 +39,15 @@ pub(crate) async fn dead_broker_with(world: &World, locks: Locks) -> Plan {
     assert_eq!(objections, Vec::<String>::new());
     plan(&takeover, standing.epoch.next(), &topology, &World::policy(), &seen)
         .expect("the broker is configured")
+}
+
+/// `plan`, made anew by a host that is configured like this.
+pub(crate) async fn planned_by(world: &World, topology: &Topology, plan: Plan) -> Plan {
+    let (policy, standing) = (World::policy(), standing(world).await);
+    let seen = observe(&Board::default(), &topology.known, policy.stale_after, world.now());
+    let (takeover, _) = recovery::decide::decide_manual(BROKER, &standing, &seen, topology, &policy);
+    let fresh = recovery::plan::plan(&takeover, standing.epoch.next(), topology, &policy, &seen);
+    Plan { stages: fresh.expect("a plan").stages, ..plan }
 }
 
 /// The newest epoch.

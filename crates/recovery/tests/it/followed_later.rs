@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::dead::{dead_broker, ended_by_itself, journal, promises_hold, standing};
+use crate::dead::{dead_broker, ended_by_itself, journal, planned_by, promises_hold, standing};
 use fakes::{BROKER, Crash, Fault, World};
 use recovery::decide::decide;
 use recovery::journal::Entry;
@@ -13,17 +13,10 @@ use recovery::ports::{Clock, HealthSignal};
 use recovery::takeover::{resume, take_over};
 
 /// `plan`, of a broker whose address is followed later.
-async fn followed_later(world: &World, mut plan: Plan) -> Plan {
+async fn followed_later(world: &World, plan: Plan) -> Plan {
     let mut topology = World::topology();
     topology.brokers.values_mut().for_each(|broker| broker.followed_later = true);
-    let seen = observe(&Board::default(), &topology.known, World::policy().stale_after, world.now());
-    let standing = standing(world).await;
-    let (takeover, _) =
-        recovery::decide::decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
-    let fresh = recovery::plan::plan(&takeover, standing.epoch.next(), &topology, &World::policy(), &seen)
-        .expect("a plan");
-    plan.stages = fresh.stages;
-    plan
+    planned_by(world, &topology, plan).await
 }
 
 async fn dead(world: &World) -> Plan {

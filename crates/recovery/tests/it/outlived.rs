@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crate::dead::{dead_broker, promises_hold, standing};
-use fakes::{BROKER, Fault, World};
+use crate::dead::{dead_broker, planned_by, promises_hold};
+use fakes::{Fault, World};
 use recovery::model::{Cause, Moment, Outcome, Topology};
-use recovery::observe::{Board, observe};
 use recovery::plan::Plan;
 use recovery::ports::Clock;
 use recovery::takeover::take_over;
@@ -13,16 +12,8 @@ use recovery::takeover::take_over;
 /// As `dead_broker`, of a host that lives on behind a fence of its storage and answers for the address until
 /// `answers` from now.
 async fn lives_on(world: &World, answers: Duration) -> Plan {
-    let mut plan = dead_broker(world).await;
     let topology = Topology { outlive: ["kafka-1".into()].into(), ..World::topology() };
-    let board = Board::default();
-    let seen = observe(&board, &topology.known, World::policy().stale_after, world.now());
-    let standing = standing(world).await;
-    let (takeover, _) =
-        recovery::decide::decide_manual(BROKER, &standing, &seen, &topology, &World::policy());
-    let fresh = recovery::plan::plan(&takeover, standing.epoch.next(), &topology, &World::policy(), &seen)
-        .expect("a plan");
-    plan.stages = fresh.stages;
+    let plan = planned_by(world, &topology, dead_broker(world).await).await;
     world.truth().answers_arp_until = Some(Moment(world.now().mono.0 + answers));
     plan
 }
